@@ -1,0 +1,42 @@
+# Each target does its own set-up, so on a fresh clone any of them can be run first.
+VENV   := .venv
+PYTHON := $(VENV)/bin/python
+READY  := $(VENV)/.ready
+export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+export PYSPARK_PYTHON := $(CURDIR)/$(PYTHON)
+export SPARK_LOCAL_IP ?= 127.0.0.1
+
+.PHONY: setup demo test lint format bench java clean
+
+setup: java $(READY)
+
+$(READY): setup.cfg constraints.txt
+	python3 -m venv $(VENV)
+	$(PYTHON) -m pip install --quiet --upgrade pip
+	$(PYTHON) -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $(READY)
+
+java:
+	@bash tools/java.sh
+
+demo: setup
+	spark-submit --master 'local[2]' --driver-memory 3g jobs/demo.py
+
+lint: setup
+	ruff check .
+	ruff format --check .
+	mypy
+
+test: lint
+	$(PYTHON) -m pytest
+
+format: setup
+	ruff check --fix .
+	ruff format .
+
+bench: setup
+	$(PYTHON) -m pip install --quiet --constraint constraints.txt '.[bench]'
+	$(PYTHON) benchmarks/run.py
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

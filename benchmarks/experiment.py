@@ -1,0 +1,124 @@
+"""What the accuracy benchmarks share: real data sets, splits, flips, and fits without a Spark session.
+
+The fits run the package's own loop on arrays, which is what ``BSPAUCClassifier`` runs on staged rows.
+"""
+
+from __future__ import annotations
+
+import bz2
+import lzma
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from sklearn.datasets import load_svmlight_file
+from sklearn.metrics import roc_auc_score
+
+from bspauc_spark import algorithm
+from bspauc_spark.launch import InProcessWorkers, one_thread
+from bspauc_spark.noise import flip_labels
+from bspauc_spark.pace import AutomaticPace
+from bspauc_spark.params import DEFAULTS
+from bspauc_spark.shards import NEGATIVES, POSITIVES, VALIDATION_NEGATIVES, VALIDATION_POSITIVES
+from bspauc_spark.workers.networks import NetworkSpec, score_rows
+from bspauc_spark.workers.rows import DenseRows
+from bspauc_spark.workers.worker import TrainingSettings, Worker
+
+
+def load(name: str, data_dir: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Features scaled to [−1, 1] and true labels of one of the paper's data sets."""
+    x, y = _READERS[name](data_dir)
+    x = np.asarray(x, dtype=np.float64)
+    low, high = x.min(axis=0), x.max(axis=0)
+    scaled = 2 * (x - low) / np.where(high > low, high - low, 1) - 1
+    return scaled.astype(np.float32), y
+
+
+def _svmlight(paths: list[Path], dims: int) -> tuple[np.ndarray, np.ndarray]:
+    parts = []
+    for path in paths:
+        with bz2.open(path) as file:
+            parts.append(load_svmlight_file(file, n_features=dims))
+    return np.vstack([x.toarray() for x, _ in parts]), np.concatenate([y for _, y in parts]) > 0
+
+
+def _skin(folder: Path) -> tuple[np.ndarray, np.ndarray]:
+    with lzma.open(folder / "skin_nonskin.txt.xz", "rt") as file:
+        table = pd.read_csv(file, sep="\t", header=None).to_numpy()
+    return table[:, :3], table[:, 3] == 1
+
+
+def _shuttle(folder: Path) -> tuple[np.ndarray, np.ndarray]:
+    with lzma.open(folder / "shuttle.trn.xz", "rt") as file:
+        table = pd.read_csv(file, sep=r"\s+", header=None).to_numpy()
+    return table[:, :-1], table[:, -1] == 3
+
+
+_READERS = {
+    "a9a": lambda folder: _svmlight([folder / "a9a.bz2"], 123),
+    "cod-rna": lambda folder: _svmlight([folder / "cod-rna.bz2", folder / "cod-rna.t.bz2"], 8),
+    "skin_nonskin": _skin,
+    "shuttle": _shuttle,
+}
+
+
+@dataclass(frozen=True)
+class Split:
+    """Training rows with noisy labels, which of them were flipped, and a clean test part."""
+
+    x: np.ndarray
+    label: np.ndarray
+    flipped: np.ndarray
+    x_test: np.ndarray
+    y_test: np.ndarray
+
+    def test_auc(self, scores: np.ndarray) -> float:
+        return float(roc_auc_score(self.y_test, scores))
+
+
+def split(x: np.ndarray, y: np.ndarray, seed: int, proportion: float, far_quantile: float) -> Split:
+    """A seeded 75/25 split; labels of the training part flipped as in the paper."""
+    order = np.random.default_rng(seed).permutation(len(y))
+    train, test = order[: len(y) * 3 // 4], order[len(y) * 3 // 4 :]
+    flipped = flip_labels(x[train], y[train], proportion, far_quantile, seed)
+    return Split(x[train], y[train] ^ flipped, flipped, x[test], y[test])
+
+
+def fit(data: Split, seed: int, validation: float = 0.0, **params: Any) -> tuple[Worker, algorithm.Outcome, float]:
+    """Fit on arrays with the default Params, changed by ``params``; with a ``validation`` share the best round wins."""
+    given = {**DEFAULTS, **params}
+    settings = TrainingSettings(
+        optimizer=given["optimizer"],
+        learning_rate=given["learningRate"],
+        batch_size=given["batchSize"],
+        steps=given["stepsPerRound"],
+        tau=given["regParam"],
+        pairing=given["pairing"],
+        averaging=given["averaging"],
+        seed=seed,
+        pretrain_steps=given["pretrainSteps"],
+        pretrain_fraction=given["pretrainFraction"],
+    )
+    held = np.random.default_rng(seed + 1000).random(len(data.label)) < validation
+    kinds = {POSITIVES: data.label & ~held, NEGATIVES: ~data.label & ~held}
+    if validation:
+        kinds |= {VALIDATION_POSITIVES: data.label & held, VALIDATION_NEGATIVES: ~data.label & held}
+    width = data.x.shape[1]
+    rows = {kind: DenseRows([data.x[chosen]], width) for kind, chosen in kinds.items()}
+    pace = AutomaticPace(given.get("paceStart"), given["rounds"], given["nu"]) if given["selfPaced"] else None
+    start = time.perf_counter()
+    with one_thread():
+        worker = Worker(rows, NetworkSpec("mlp", width, tuple(given["hiddenLayers"])), replace(settings))
+        outcome = algorithm.fit(InProcessWorkers(worker), given.get("pace", pace), given["rounds"], given["regParam"])
+    return worker, outcome, time.perf_counter() - start
+
+
+def score(outcome: algorithm.Outcome, worker: Worker, x: np.ndarray) -> np.ndarray:
+    """Scores of ``x`` by the θ that the fit kept."""
+    import torch
+
+    worker.average.load_state_dict({name: torch.from_numpy(w) for name, w in outcome.weights.items()})
+    return score_rows(worker.average, DenseRows([x], x.shape[1]))

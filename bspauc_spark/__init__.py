@@ -1,0 +1,24 @@
+"""Balanced self-paced AUC maximisation as a Spark ML pipeline stage."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from bspauc_spark.errors import BSPAUCError
+from bspauc_spark.version import __version__
+
+if TYPE_CHECKING:
+    from bspauc_spark.estimator import BSPAUCClassifier
+    from bspauc_spark.model import BSPAUCModel
+
+__all__ = ["BSPAUCClassifier", "BSPAUCError", "BSPAUCModel", "__version__"]
+
+# Found on first use, so that the workers and a saved model's scorer need no pyspark.
+_LAZY = {"BSPAUCClassifier": "bspauc_spark.estimator", "BSPAUCModel": "bspauc_spark.model"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(importlib.import_module(_LAZY[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,187 @@
+"""Algorithm 1 of the paper: select easy rows in closed form, train θ on pairs of them, raise the pace, repeat."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from bspauc_spark.launch import BlockReport, Scores, Workers
+from bspauc_spark.pace import Pace
+from bspauc_spark.selection import Selection, solve
+from bspauc_spark.statistics import auc, pair_sum
+
+logger = logging.getLogger("bspauc_spark")
+
+T = TypeVar("T")
+
+_HALVINGS = 3
+
+
+@dataclass(frozen=True)
+class Round:
+    """One row of the history; the AUCs are those of the θ that the round ended with."""
+
+    round: int
+    lam: float
+    mu: float
+    positive_fraction: float
+    negative_fraction: float
+    apd: float
+    objective_before: float
+    objective_after: float
+    block_before: float
+    block_after: float
+    train_auc: float
+    validation_auc: float
+    learning_rate_factor: float
+    updates: int
+    score_seconds: float
+    solve_seconds: float
+    train_seconds: float
+
+
+@dataclass
+class Outcome:
+    """What the loop gives: the rounds, the θ to keep, its scores and the selection it was trained on."""
+
+    history: list[Round] = field(default_factory=list)
+    best_round: int = 0
+    weights: dict[str, npt.NDArray[np.float32]] = field(default_factory=dict)
+    scores: Scores | None = None
+    selection: Selection | None = None
+
+
+def fit(
+    workers: Workers,
+    pace: Pace | None,
+    rounds: int,
+    tau: float,
+    ensure_descent: bool = False,
+    patience: int = 0,
+    on_round: Callable[[Round], None] = lambda _: None,
+) -> Outcome:
+    """Algorithm 1. Without a ``pace`` every row is kept in every round.
+
+    With validation rows the θ of the round with the best validation AUC is kept, otherwise the last one.
+    """
+    outcome = Outcome()
+    previous: Selection | None = None
+    workers.pretrain()
+    scores = workers.score()
+    for t in range(1, rounds + 1):
+        selection, solve_seconds = _timed(lambda: select(pace, t, scores, previous))  # noqa: B023
+        block, train_seconds = _timed(lambda: descend(workers, selection, tau, ensure_descent))  # noqa: B023
+        scores = workers.score()
+        row = _row(t, selection, block, tau, scores, solve_seconds, train_seconds)
+        outcome.history.append(row)
+        logger.info(
+            "round %d/%d: λ %.4g, kept %.1f %% + / %.1f %% −, train AUC %.4f, validation AUC %.4f",
+            *(t, rounds, row.lam, 100 * row.positive_fraction, 100 * row.negative_fraction),
+            *(row.train_auc, row.validation_auc),
+        )
+        logger.debug("round %d: %s", t, asdict(row))
+        if scores.validation is None or row.validation_auc > _best_auc(outcome):
+            outcome.best_round, outcome.weights = t, workers.weights()
+            outcome.scores, outcome.selection = scores, selection
+        on_round(row)
+        if patience and t - outcome.best_round >= patience:
+            logger.info("no better validation AUC for %d rounds: stopped after round %d", patience, t)
+            break
+        previous = selection
+    return outcome
+
+
+def select(pace: Pace | None, t: int, scores: Scores, previous: Selection | None) -> Selection:
+    """Lines 3–6: λ and μ of this round, then v and u alternated in closed form to a stationary point."""
+    pos, neg = scores.positive, scores.negative
+    if pace is None:
+        return Selection.everything(pos, neg)
+    at = pace.at(t, pos, neg)
+    start = at.start
+    if start is None and previous is not None:
+        start = (previous.positive_fraction, previous.negative_fraction)
+    return solve(pos, neg, at.lam, at.mu, start)
+
+
+@dataclass(frozen=True)
+class _Block:
+    """A θ block with what it minimises, the mean pair loss over selected pairs plus ``τΩ(θ)``, before and after."""
+
+    report: BlockReport
+    pair_sum_before: float
+    penalty_before: float
+    mean_before: float
+    mean_after: float
+    rate: float
+
+
+def descend(workers: Workers, selection: Selection, tau: float, ensure_descent: bool) -> _Block:
+    """Line 7: the θ block. With ``ensure_descent`` a block that raised what it minimises is redone more slowly.
+
+    The convergence theorem assumes that no block raises the objective; the block that was undone last is
+    reported as the old θ, at rate 0.
+    """
+    assert selection.scores is not None
+    pos, neg = selection.scores
+    kept = (selection.positive_fraction * len(pos), selection.negative_fraction * len(neg))
+    pairs = max(kept[0] * kept[1], 1e-300)
+    before = pair_sum(pos, neg, *kept)
+    penalty = workers.penalty()
+    mean_before = before / pairs + tau * penalty
+    for halving in range(_HALVINGS + 1):
+        report = workers.train(selection, 0.5**halving)
+        mean_after = report.pair_sum / pairs + tau * report.penalty
+        if not ensure_descent or mean_after <= mean_before:
+            return _Block(report, before, penalty, mean_before, mean_after, 0.5**halving)
+        workers.undo()
+    unchanged = BlockReport(before, penalty, before / pairs, 0.0)
+    return _Block(unchanged, before, penalty, mean_before, mean_before, 0.0)
+
+
+def _row(
+    t: int,
+    selection: Selection,
+    block: _Block,
+    tau: float,
+    scores: Scores,
+    solve_seconds: float,
+    train_seconds: float,
+) -> Round:
+    assert selection.scores is not None
+    all_pairs = len(selection.scores[0]) * len(selection.scores[1])
+    V, U = selection.positive_fraction, selection.negative_fraction
+    constant = -selection.lam * (V + U) + selection.mu * (V - U) ** 2
+    return Round(
+        round=t,
+        lam=selection.lam,
+        mu=selection.mu,
+        positive_fraction=V,
+        negative_fraction=U,
+        apd=selection.apd,
+        objective_before=block.pair_sum_before / all_pairs + tau * block.penalty_before + constant,
+        objective_after=block.report.pair_sum / all_pairs + tau * block.report.penalty + constant,
+        block_before=block.mean_before,
+        block_after=block.mean_after,
+        train_auc=auc(scores.positive, scores.negative),
+        validation_auc=auc(*scores.validation) if scores.validation else float("nan"),
+        learning_rate_factor=block.rate,
+        updates=selection.iterations,
+        score_seconds=block.report.score_seconds,
+        solve_seconds=solve_seconds,
+        train_seconds=train_seconds - block.report.score_seconds,
+    )
+
+
+def _best_auc(outcome: Outcome) -> float:
+    return outcome.history[outcome.best_round - 1].validation_auc if outcome.best_round else -1.0
+
+
+def _timed(call: Callable[[], T]) -> tuple[T, float]:
+    start = time.perf_counter()
+    return call(), time.perf_counter() - start

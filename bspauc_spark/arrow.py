@@ -1,0 +1,130 @@
+"""Features as Spark hands them to Python in Arrow batches → checked float32 rows, without a loop over rows.
+
+Staging tasks import this module, so it does without torch, which takes seconds to load.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+BoolArray: TypeAlias = npt.NDArray[np.bool_]
+FloatArray: TypeAlias = npt.NDArray[np.float32]
+IntArray: TypeAlias = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class FeatureBlock:
+    """Rows of one batch and what is wrong with each of them."""
+
+    is_null: BoolArray
+    wrong_size: BoolArray
+    bad_value: BoolArray
+    sizes: IntArray
+
+    @property
+    def good(self) -> BoolArray:
+        """Rows with nothing wrong."""
+        return ~(self.is_null | self.wrong_size | self.bad_value)
+
+    @property
+    def problem(self) -> str | None:
+        """What is wrong with how many rows; nothing if all are good."""
+        for wrong, text in (
+            (self.is_null, "null"),
+            (self.wrong_size, "of another size"),
+            (self.bad_value, "NaN, infinite or too large"),
+        ):
+            if wrong.any():
+                return f"{int(wrong.sum()):,} of {len(wrong):,} rows are {text}"
+        return None
+
+    def arrow(self, index: IntArray) -> pa.RecordBatch:
+        """The rows at ``index`` as a shard holds them."""
+        raise NotImplementedError  # pragma: no cover
+
+
+@dataclass(frozen=True)
+class DenseBlock(FeatureBlock):
+    """Rows as a matrix; those of another size are zero."""
+
+    matrix: FloatArray
+
+    @classmethod
+    def of(cls, features: pa.Array, num_features: int) -> DenseBlock:
+        """Check a ``list<float>`` column and lay it out as rows of ``num_features`` values."""
+        is_null = features.is_null().to_numpy(zero_copy_only=False)
+        sizes = features.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+        wrong_size = (sizes != num_features) & ~is_null
+        # x + 0 turns −0 into 0, so that equal rows are equal bit by bit.
+        values = _floats(features.flatten()) + np.float32(0)
+        right = ~(is_null | wrong_size)
+        if right.all():
+            matrix = values.reshape(len(features), num_features)
+        else:
+            matrix = np.zeros((len(features), num_features), dtype=np.float32)
+            matrix[right] = values[np.repeat(right, sizes)].reshape(-1, num_features)
+        return cls(is_null, wrong_size, ~np.isfinite(matrix).all(axis=1), sizes, matrix)
+
+    def arrow(self, index: IntArray) -> pa.RecordBatch:
+        chosen = self.matrix if len(index) == len(self.matrix) else self.matrix[index]
+        column = pa.FixedSizeListArray.from_arrays(pa.array(chosen.reshape(-1)), self.matrix.shape[1])
+        return pa.RecordBatch.from_arrays([column], names=["features"])
+
+
+@dataclass(frozen=True)
+class SparseBlock(FeatureBlock):
+    """Rows in compressed form: row ``i`` holds what lies between ``pointers[i]`` and ``pointers[i + 1]``."""
+
+    pointers: npt.NDArray[np.int32]
+    columns: npt.NDArray[np.int32]
+    values: FloatArray
+
+    @classmethod
+    def of(cls, features: pa.Array, num_features: int) -> SparseBlock:
+        """Check a vector's struct column (or ``list<float>``) and drop what is zero."""
+        is_null = features.is_null().to_numpy(zero_copy_only=False)
+        is_struct = pa.types.is_struct(features.type)
+        lists = features.field("values") if is_struct else features
+        lengths = lists.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+        values = _floats(lists.flatten()) + np.float32(0)
+        # A dense vector has no indices: its values stand at 0, 1, 2, …
+        columns = np.arange(len(values)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        sizes = lengths
+        if is_struct:
+            given = features.field("size")
+            sparse = given.is_valid().to_numpy(zero_copy_only=False)
+            columns[np.repeat(sparse, lengths)] = features.field("indices").flatten().to_numpy(zero_copy_only=False)
+            sizes = np.where(sparse, given.fill_null(0).to_numpy(zero_copy_only=False), lengths)
+        wrong_size = (sizes != num_features) & ~is_null
+        row_of = np.repeat(np.arange(len(lengths)), lengths)
+        bad_value = np.zeros(len(lengths), dtype=bool)
+        bad_value[row_of[~np.isfinite(values)]] = True
+        keep = (values != 0) & ~wrong_size[row_of]
+        counts = np.bincount(row_of[keep], minlength=len(lengths))
+        pointers = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
+        return cls(is_null, wrong_size, bad_value, sizes, pointers, columns[keep].astype(np.int32), values[keep])
+
+    def arrow(self, index: IntArray) -> pa.RecordBatch:
+        pointers = pa.array(self.pointers)
+        lists = [pa.ListArray.from_arrays(pointers, pa.array(part)) for part in (self.columns, self.values)]
+        batch = pa.RecordBatch.from_arrays(lists, names=["indices", "values"])
+        return batch if len(index) == batch.num_rows else batch.take(pa.array(index))
+
+
+def feature_block(features: pa.Array, num_features: int, sparse: bool) -> FeatureBlock:
+    """Check a features column and lay it out dense or sparse."""
+    return (SparseBlock if sparse else DenseBlock).of(features, num_features)
+
+
+def _floats(values: pa.Array) -> FloatArray:
+    """Float32 values; nulls become NaN, values beyond float32 become infinite, and both are found by the checks."""
+    if values.null_count:
+        values = values.fill_null(float("nan"))
+    with np.errstate(over="ignore"):
+        floats: FloatArray = values.to_numpy(zero_copy_only=False).astype(np.float32, copy=False)
+    return floats

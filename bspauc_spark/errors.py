@@ -1,0 +1,53 @@
+"""The package's own errors and warnings; every error derives from ``BSPAUCError``."""
+
+
+class BSPAUCError(Exception):
+    """Base of every error that the package raises on purpose."""
+
+
+class BSPAUCWarning(UserWarning):
+    """Something went on, but not as asked, and the user can act on it."""
+
+
+class InvalidScoresError(BSPAUCError, ValueError):
+    """Scores of one class that cannot be ranked: none at all, not 1-d, NaN or infinite."""
+
+
+class InvalidPaceError(BSPAUCError, ValueError):
+    """A λ, μ, ν, kept fraction or start outside its range."""
+
+
+class CollapseError(BSPAUCError):
+    """The selection emptied one class, so no pair is left to learn from."""
+
+
+class InvalidParamError(BSPAUCError, ValueError):
+    """A Param outside its range, or Params that contradict each other."""
+
+
+class InvalidDataError(BSPAUCError, ValueError):
+    """A DataFrame that cannot be fitted or scored: no rows, a column that is missing or of the wrong type."""
+
+
+class InvalidLabelError(InvalidDataError):
+    """Labels that are missing or not numbers, or a class without rows."""
+
+
+class InvalidFeaturesError(InvalidDataError):
+    """Features that are missing, not finite, or of differing sizes."""
+
+
+class StagingError(BSPAUCError):
+    """The staged rows cannot be written or read."""
+
+
+class DivergedError(BSPAUCError):
+    """Training gave numbers that are not finite."""
+
+
+class DeviceError(BSPAUCError):
+    """The device asked for is not there."""
+
+
+class ModelFormatError(BSPAUCError):
+    """A saved model that cannot be read: damaged, or written in another format."""

@@ -1,0 +1,221 @@
+"""``BSPAUCClassifier``: the Spark ML estimator. ``_fit`` tells the story; each call opens into one module."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from pyspark import keyword_only
+from pyspark.ml import Estimator
+from pyspark.ml.util import DefaultParamsReadable, DefaultParamsWritable
+from pyspark.sql import DataFrame
+from tqdm.auto import tqdm
+
+from bspauc_spark import algorithm
+from bspauc_spark.accessors import Accessors
+from bspauc_spark.calibration import fit_calibration
+from bspauc_spark.errors import CollapseError, DeviceError
+from bspauc_spark.launch import InProcessWorkers, one_thread
+from bspauc_spark.model import BSPAUCModel
+from bspauc_spark.pace import AutomaticPace, ExplicitPace, FractionPace, Pace
+from bspauc_spark.params import check_together
+from bspauc_spark.scorer import LossCurves, Scorer, balanced_threshold
+from bspauc_spark.selection import Selection, solve
+from bspauc_spark.staging import Columns, StagedData, stage
+from bspauc_spark.summary import TrainingSummary
+from bspauc_spark.workers.networks import NetworkSpec
+from bspauc_spark.workers.worker import TrainingSettings, Worker
+
+
+class BSPAUCClassifier(
+    Estimator[BSPAUCModel], Accessors, DefaultParamsReadable["BSPAUCClassifier"], DefaultParamsWritable
+):
+    """Balanced self-paced AUC maximisation.
+
+    Learns to rank rows of a rare class above the others although some labels are wrong: each round it keeps
+    the rows that are easy at the current pace, in balanced proportions of both classes, and trains on pairs of
+    them.
+
+    Examples
+    --------
+    >>> model = BSPAUCClassifier(labelCol="is_fraud").fit(training)  # doctest: +SKIP
+    >>> ranked = model.transform(test)                               # doctest: +SKIP
+    >>> model.audit(training).orderBy("suspicion", ascending=False)  # doctest: +SKIP
+    """
+
+    _input_kwargs: dict[str, Any]
+
+    @keyword_only
+    def __init__(
+        self,
+        *,
+        featuresCol: str = "features",
+        labelCol: str = "label",
+        predictionCol: str = "prediction",
+        rawPredictionCol: str = "rawPrediction",
+        probabilityCol: str = "probability",
+        validationIndicatorCol: str | None = None,
+        positiveLabel: float | None = None,
+        threshold: float | None = None,
+        network: str | None = None,
+        hiddenLayers: list[int] | None = None,
+        selfPaced: bool | None = None,
+        rounds: int | None = None,
+        paceStart: float | None = None,
+        paceEnd: float | None = None,
+        paceSchedule: str | None = None,
+        lambdaInit: float | None = None,
+        lambdaGrowth: float | None = None,
+        lambdaMax: float | None = None,
+        nu: float | None = None,
+        mu: float | None = None,
+        optimizer: str | None = None,
+        learningRate: float | None = None,
+        batchSize: int | None = None,
+        stepsPerRound: int | None = None,
+        regParam: float | None = None,
+        pairing: str | None = None,
+        averaging: float | None = None,
+        pretrainSteps: int | None = None,
+        pretrainFraction: float | None = None,
+        ensureDescent: bool | None = None,
+        patience: int | None = None,
+        seed: int | None = None,
+        stagingDir: str | None = None,
+        useGpu: bool | None = None,
+        verbose: bool | None = None,
+    ) -> None:
+        super().__init__()
+        self._set(**self._input_kwargs)
+
+    @keyword_only
+    def setParams(self, **params: Any) -> BSPAUCClassifier:
+        """Set several Params by name."""
+        return self._set(**self._input_kwargs)
+
+    def _fit(self, dataset: DataFrame) -> BSPAUCModel:
+        check_together(self)
+        device = self._device()
+        staged = stage(dataset, self._columns(), self._optional("stagingDir"))
+        try:
+            spec = self._network(staged.num_features)
+            with one_thread():
+                outcome = self._run(InProcessWorkers(Worker(staged.open(), spec, self._settings(device))))
+        finally:
+            staged.remove()
+        return self._finish(staged, spec, outcome)
+
+    def _run(self, workers: InProcessWorkers) -> algorithm.Outcome:
+        """Algorithm 1 under a progress bar."""
+        rounds = self.getRounds()
+        with tqdm(total=rounds, desc="BSPAUC", unit="round", disable=not self.getVerbose()) as bar:
+
+            def show(row: algorithm.Round) -> None:
+                bar.set_postfix_str(
+                    f"AUC {row.train_auc:.4f}"
+                    + (f", validation {row.validation_auc:.4f}" if np.isfinite(row.validation_auc) else "")
+                    + f", kept {row.positive_fraction:.0%} + {row.negative_fraction:.0%} −"
+                )
+                bar.update()
+
+            return algorithm.fit(
+                workers,
+                self._pace(),
+                rounds,
+                tau=self.getRegParam(),
+                ensure_descent=self.getEnsureDescent(),
+                patience=self.getPatience() if self._optional("validationIndicatorCol") else 0,
+                on_round=show,
+            )
+
+    def _finish(self, staged: StagedData, spec: NetworkSpec, outcome: algorithm.Outcome) -> BSPAUCModel:
+        """The model of the best round: its θ, and what its scores say about labels."""
+        assert outcome.scores is not None
+        assert outcome.selection is not None
+        pos, neg = outcome.scores.positive, outcome.scores.negative
+        selection = _final_selection(outcome) if self.getSelfPaced() else outcome.selection
+        summary = TrainingSummary(tuple(outcome.history), outcome.best_round, dict(staged.counts))
+        scorer = Scorer(
+            spec=spec,
+            sparse=staged.sparse,
+            weights=outcome.weights,
+            threshold=balanced_threshold(pos, neg),
+            negative_label=staged.negative_label,
+            calibration=fit_calibration(pos, neg),
+            selection=selection,
+            curves=LossCurves.of(pos, neg, selection),
+            summary=summary.to_dict(),
+        )
+        model = BSPAUCModel(scorer)
+        model._resetUid(self.uid)
+        return self._copyValues(model)
+
+    def _optional(self, name: str) -> Any:
+        return self.getOrDefault(name) if self.isDefined(name) else None
+
+    def _columns(self) -> Columns:
+        return Columns(
+            self.getFeaturesCol(),
+            self.getLabelCol(),
+            self._optional("validationIndicatorCol"),
+            self.getPositiveLabel(),
+            not self.isSet("positiveLabel"),
+        )
+
+    def _network(self, num_features: int) -> NetworkSpec:
+        hidden = tuple(self.getHiddenLayers()) if self.getNetwork() == "mlp" else ()
+        return NetworkSpec(self.getNetwork(), num_features, hidden)
+
+    def _settings(self, device: str) -> TrainingSettings:
+        return TrainingSettings(
+            optimizer=self.getOptimizer(),
+            learning_rate=self.getLearningRate(),
+            batch_size=self.getBatchSize(),
+            steps=self.getStepsPerRound(),
+            tau=self.getRegParam(),
+            pairing=self.getPairing(),
+            averaging=self.getAveraging(),
+            seed=self.getSeed(),
+            pretrain_steps=self.getPretrainSteps(),
+            pretrain_fraction=self.getPretrainFraction(),
+            device=device,
+        )
+
+    def _device(self) -> str:
+        if not self.getUseGpu():
+            return "cpu"
+        if not torch.cuda.is_available():
+            raise DeviceError("useGpu is True, but torch finds no CUDA device here. Set useGpu=False.")
+        return "cuda:0"
+
+    def _pace(self) -> Pace | None:
+        if not self.getSelfPaced():
+            return None
+        mu, first, last = (self._optional(name) for name in ("mu", "paceStart", "paceEnd"))
+        if self.getPaceSchedule() == "fraction":
+            if last is None and mu is None:
+                return AutomaticPace(first, self.getRounds(), self.getNu())
+            last = 1.0 if last is None else last
+            return FractionPace(min(first or 0.5, last), last, self.getRounds(), self.getNu(), mu)
+        largest = self.getLambdaMax()
+        return ExplicitPace(
+            first=self._optional("lambdaInit"),
+            largest=largest,
+            rounds=self.getRounds(),
+            growth=self.getLambdaGrowth() if self.getPaceSchedule() == "geometric" else None,
+            mu=self.getNu() * largest if mu is None else mu,
+            fraction=first or 0.5,
+        )
+
+
+def _final_selection(outcome: algorithm.Outcome) -> Selection:
+    """What the last round's λ and μ keep at the final scores: the audit's weights."""
+    assert outcome.scores is not None
+    last = outcome.selection
+    assert last is not None
+    start = (last.positive_fraction, last.negative_fraction)
+    try:
+        return solve(outcome.scores.positive, outcome.scores.negative, last.lam, last.mu, start)
+    except CollapseError:
+        return last

@@ -1,0 +1,221 @@
+"""``BSPAUCModel``: the fitted transformer, its audit, and its plain torch and numpy forms."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark.ml import Model
+from pyspark.ml.functions import array_to_vector
+from pyspark.ml.param import Param
+from pyspark.ml.util import MLReadable, MLWritable
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+from pyspark.sql.pandas.functions import arrow_udf
+
+from bspauc_spark.arrow import feature_block
+from bspauc_spark.errors import InvalidDataError, InvalidFeaturesError
+from bspauc_spark.params import BSPAUCModelParams
+from bspauc_spark.persistence import ModelReader, ModelWriter
+from bspauc_spark.scorer import Scorer, cached_scorer
+from bspauc_spark.staging import feature_struct, features_type_problem, quoted
+from bspauc_spark.summary import TrainingSummary
+
+if TYPE_CHECKING:
+    from torch import nn
+
+AUDIT_COLUMNS = ("score", "loss", "weight", "suspicion")
+
+
+class BSPAUCModel(Model, BSPAUCModelParams, MLReadable["BSPAUCModel"], MLWritable):
+    """A fitted ranking model.
+
+    ``transform`` adds ``rawPrediction`` ``[−f, f]``, ``probability`` (the share of positive labels at that
+    score) and ``prediction`` (by ``threshold``). ``audit`` says which labels it does not believe.
+    """
+
+    def __init__(self, scorer: Scorer | None = None) -> None:
+        super().__init__()
+        self._scorer = scorer
+
+    @property
+    def scorer(self) -> Scorer:
+        """The model without Spark."""
+        if self._scorer is None:
+            raise InvalidDataError("this BSPAUCModel was not fitted: get one from BSPAUCClassifier.fit or load().")
+        return self._scorer
+
+    @property
+    def numFeatures(self) -> int:
+        """Number of features the model was fitted on."""
+        return self.scorer.spec.num_features
+
+    @property
+    def numClasses(self) -> int:
+        """Always 2: positive, and all the rest."""
+        return 2
+
+    @cached_property
+    def summary(self) -> TrainingSummary:
+        """What the fit did."""
+        return TrainingSummary.from_dict(self.scorer.summary)
+
+    def getThreshold(self) -> float:
+        """Score above which a row is predicted positive."""
+        if self.isDefined(self.threshold):
+            return self.getOrDefault(self.threshold)
+        return self.scorer.threshold
+
+    def setThreshold(self, value: float) -> BSPAUCModel:
+        """Set the score above which a row is predicted positive."""
+        return self._set(threshold=value)
+
+    def setFeaturesCol(self, value: str) -> BSPAUCModel:
+        """Set ``featuresCol``."""
+        return self._set(featuresCol=value)
+
+    def setPredictionCol(self, value: str) -> BSPAUCModel:
+        """Set ``predictionCol``; empty: not added."""
+        return self._set(predictionCol=value)
+
+    def setRawPredictionCol(self, value: str) -> BSPAUCModel:
+        """Set ``rawPredictionCol``; empty: not added."""
+        return self._set(rawPredictionCol=value)
+
+    def setProbabilityCol(self, value: str) -> BSPAUCModel:
+        """Set ``probabilityCol``; empty: not added."""
+        return self._set(probabilityCol=value)
+
+    def _transform(self, dataset: DataFrame) -> DataFrame:
+        score, probability = sf.col(_SCORED)["score"], sf.col(_SCORED)["probability"]
+        outputs = {
+            self.getRawPredictionCol(): array_to_vector(sf.array(-score, score)),
+            self.getProbabilityCol(): array_to_vector(sf.array(1 - probability, probability)),
+            self.getPredictionCol(): sf.when(score > self.getThreshold(), self.getPositiveLabel()).otherwise(
+                self.scorer.negative_label
+            ),
+        }
+        wanted = {name: column for name, column in outputs.items() if name}
+        self._check(dataset, list(wanted))
+        scores = self._scores()
+
+        def rate(features: pa.Array) -> pa.Array:
+            return _with_probability(*scores(features))
+
+        udf = arrow_udf(rate, "score double, probability double")  # type: ignore[call-overload]
+        scored = dataset.withColumn(_SCORED, udf(self._features(dataset)))
+        return scored.select(*map(quoted, dataset.columns), *(c.alias(n) for n, c in wanted.items()))
+
+    def audit(self, dataset: DataFrame) -> DataFrame:
+        """Add what the model thinks of each row's label.
+
+        ``score``: f(x). ``loss``: the row's weighted pair loss, l⁺ or l⁻. ``weight``: v or u, 0 for rows
+        that the last round would leave out. ``suspicion``: the probability that the label is wrong, calibrated
+        from the scores; order by it, descending, to see the rows worth a second look.
+        """
+        self._check(dataset, list(AUDIT_COLUMNS))
+        label = self.getLabelCol()
+        if label not in dataset.columns:
+            raise InvalidDataError(f"column {label!r} (labelCol) is not in the DataFrame; an audit needs labels.")
+        is_positive = quoted(label).cast("double") == self.getPositiveLabel()
+        scores = self._scores()
+
+        def judge(features: pa.Array, is_positive: pa.Array) -> pa.Array:
+            return _with_audit(*scores(features), is_positive)
+
+        fields = ", ".join(f"{name} double" for name in AUDIT_COLUMNS)
+        udf = arrow_udf(judge, fields)  # type: ignore[call-overload]
+        scored = dataset.withColumn(_SCORED, udf(self._features(dataset), is_positive))
+        return scored.select(*map(quoted, dataset.columns), *(sf.col(_SCORED)[n].alias(n) for n in AUDIT_COLUMNS))
+
+    def _check(self, dataset: DataFrame, added: list[str]) -> None:
+        features = self.getFeaturesCol()
+        if features not in dataset.columns:
+            raise InvalidDataError(f"column {features!r} (featuresCol) is not in the DataFrame.")
+        problem = features_type_problem(dataset.schema[features].dataType)
+        if problem:
+            raise InvalidFeaturesError(f"column {features!r} {problem}.")
+        taken = [name for name in added if name in dataset.columns]
+        if taken:
+            raise InvalidDataError(f"output column {taken[0]!r} is in the DataFrame already: drop or rename it.")
+        declared = dataset.schema[features].metadata.get("ml_attr", {}).get("num_attrs", self.numFeatures)
+        if declared != self.numFeatures:
+            raise InvalidFeaturesError(
+                f"column {features!r} has {declared} features; the model was fitted on {self.numFeatures}."
+            )
+
+    def _features(self, dataset: DataFrame) -> Any:
+        return feature_struct(dataset, self.getFeaturesCol(), self.scorer.sparse)
+
+    def _scores(self) -> Callable[[pa.Array], tuple[Scorer, npt.NDArray[np.float32]]]:
+        """A function for Python workers, which hold the network from one batch to the next."""
+        blobs, column = self.scorer.to_blobs(), self.getFeaturesCol()
+        digest = hashlib.sha256(b"".join(blobs.values())).hexdigest()
+
+        def scores(features: pa.Array) -> tuple[Scorer, npt.NDArray[np.float32]]:
+            scorer = cached_scorer(digest, blobs)
+            block = feature_block(features, scorer.spec.num_features, scorer.sparse)
+            if block.problem:
+                raise InvalidFeaturesError(f"column {column!r}: {block.problem} of a batch. Clean them first.")
+            return scorer, scorer.score_block(block)
+
+        return scores
+
+    def toTorch(self) -> nn.Sequential:
+        """The network as plain torch layers: dense features in, one score a row out."""
+        return self.scorer.network.to_sequential()
+
+    def score_numpy(self, features: Any) -> npt.NDArray[np.float32]:
+        """Scores of a 2-d array or a scipy CSR matrix, without Spark."""
+        return self.scorer.score_numpy(features)
+
+    def saveLocal(self, path: str | Path) -> None:
+        """Write the model into a local folder, without Spark."""
+        self.scorer.save(path)
+
+    @classmethod
+    def loadLocal(cls, path: str | Path) -> BSPAUCModel:
+        """Read what ``saveLocal`` wrote, without Spark; columns and labels have their defaults."""
+        return cls(Scorer.load(path))
+
+    def write(self) -> ModelWriter:
+        """A writer: ``model.write().overwrite().save(path)``."""
+        return ModelWriter(self)
+
+    @classmethod
+    def read(cls) -> ModelReader:
+        """A reader: ``BSPAUCModel.read().load(path)``."""
+        return ModelReader(cls)
+
+    def copy(self, extra: dict[Param[Any], Any] | None = None) -> BSPAUCModel:
+        """A copy with other Params; θ is shared, since it never changes."""
+        return super().copy(extra)
+
+
+_SCORED = "__bspauc_scored"
+
+
+def _with_probability(scorer: Scorer, scores: npt.NDArray[np.float32]) -> pa.Array:
+    return pa.StructArray.from_arrays(
+        [pa.array(scores.astype(np.float64)), pa.array(scorer.calibration.probability(scores))],
+        names=["score", "probability"],
+    )
+
+
+def _with_audit(scorer: Scorer, scores: npt.NDArray[np.float32], is_positive: pa.Array) -> pa.Array:
+    positive = is_positive.fill_null(False).to_numpy(zero_copy_only=False)
+    selection = scorer.selection
+    weights = np.where(positive, selection.positive_weights(scores), selection.negative_weights(scores))
+    columns = (
+        scores.astype(np.float64),
+        scorer.curves.losses(scores, positive),
+        weights,
+        scorer.calibration.suspicion(scores, positive),
+    )
+    return pa.StructArray.from_arrays([pa.array(c) for c in columns], names=list(AUDIT_COLUMNS))

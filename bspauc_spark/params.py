@@ -1,0 +1,252 @@
+"""The Params of ``BSPAUCClassifier`` and ``BSPAUCModel``: names, ranges, defaults, documentation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from pyspark.ml.param import Param, Params, TypeConverters
+from pyspark.ml.param.shared import (
+    HasFeaturesCol,
+    HasLabelCol,
+    HasPredictionCol,
+    HasProbabilityCol,
+    HasRawPredictionCol,
+    HasSeed,
+    HasValidationIndicatorCol,
+)
+
+from bspauc_spark.errors import InvalidParamError
+
+T = TypeVar("T")
+
+
+def _checked(convert: Callable[[Any], T], valid: Callable[[T], bool], wanted: str, name: str) -> Callable[[Any], T]:
+    """A type converter that also checks the range, so that a bad value is refused when it is set."""
+
+    def convert_and_check(value: Any) -> T:
+        try:
+            converted = convert(value)
+        except (TypeError, ValueError) as error:
+            raise InvalidParamError(f"{name} must be {wanted}; got {value!r}.") from error
+        if not valid(converted):
+            raise InvalidParamError(f"{name} must be {wanted}; got {value!r}.")
+        return converted
+
+    return convert_and_check
+
+
+def _number(name: str, doc: str, low: float, high: float = math.inf, *, open_low: bool = False) -> Any:
+    wanted = f"a number in {'(' if open_low else '['}{low:g}, {high:g}{']' if math.isfinite(high) else ')'}"
+
+    def valid(x: float) -> bool:
+        return math.isfinite(x) and (low < x if open_low else low <= x) and x <= high
+
+    return _param(name, f"{doc} ({wanted})", _checked(TypeConverters.toFloat, valid, wanted, name))
+
+
+def _integer(name: str, doc: str, low: int) -> Any:
+    wanted = f"a whole number of at least {low}"
+    return _param(name, f"{doc} ({wanted})", _checked(TypeConverters.toInt, lambda x: x >= low, wanted, name))
+
+
+def _choice(name: str, doc: str, options: tuple[str, ...]) -> Any:
+    wanted = "one of " + ", ".join(repr(option) for option in options)
+    return _param(name, f"{doc} ({wanted})", _checked(TypeConverters.toString, options.__contains__, wanted, name))
+
+
+def _flag(name: str, doc: str) -> Any:
+    return _param(name, doc, _checked(TypeConverters.toBoolean, lambda _: True, "True or False", name))
+
+
+def _param(name: str, doc: str, converter: Callable[[Any], Any]) -> Any:
+    return Param(Params._dummy(), name, doc, typeConverter=converter)
+
+
+class BSPAUCModelParams(HasFeaturesCol, HasLabelCol, HasPredictionCol, HasRawPredictionCol, HasProbabilityCol):
+    """Params that the fitted model uses too."""
+
+    positiveLabel: Param[float] = _number(
+        "positiveLabel",
+        "the label that counts as positive; every other label is negative",
+        -math.inf,
+    )
+    threshold: Param[float] = _number(
+        "threshold",
+        "rows that score above it are predicted positive; unset: the score that maximises balanced accuracy on "
+        "the training rows",
+        -math.inf,
+    )
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._setDefault(positiveLabel=1.0)
+
+    def getPositiveLabel(self) -> float:
+        """Value of ``positiveLabel``."""
+        return self.getOrDefault(self.positiveLabel)
+
+    def getThreshold(self) -> float:
+        """Value of ``threshold``."""
+        return self.getOrDefault(self.threshold)
+
+
+class BSPAUCParams(BSPAUCModelParams, HasValidationIndicatorCol, HasSeed):
+    """Params of the fit."""
+
+    network: Param[str] = _choice(
+        "network",
+        "the scoring function: fully connected layers with ReLU, or one linear layer",
+        ("mlp", "linear"),
+    )
+    hiddenLayers: Param[list[int]] = _param(
+        "hiddenLayers",
+        "widths of the hidden layers of the mlp; seven of them and the output make the paper's eight fully "
+        "connected layers (a list of whole numbers of at least 1)",
+        _checked(
+            TypeConverters.toListInt,
+            lambda widths: len(widths) > 0 and min(widths) >= 1,
+            "a list of whole numbers of at least 1",
+            "hiddenLayers",
+        ),
+    )
+
+    selfPaced: Param[bool] = _flag(
+        "selfPaced", "select easy rows round by round; False trains on all rows (the paper's DSAM)"
+    )
+    rounds: Param[int] = _integer("rounds", "rounds T of selection and training", 1)
+    paceStart: Param[float] = _number(
+        "paceStart",
+        "fraction of the rows kept in round 1, (V + U)/2; unset: 0.5, or, where paceEnd is automatic, the automatic "
+        "fractions from the first round on",
+        0,
+        1,
+        open_low=True,
+    )
+    paceEnd: Param[float] = _number(
+        "paceEnd",
+        "fraction of the rows kept in the last round; unset: per class, one minus the estimated share of wrong "
+        "labels, estimated anew each round",
+        0,
+        1,
+        open_low=True,
+    )
+    paceSchedule: Param[str] = _choice(
+        "paceSchedule",
+        "what rises: the kept fraction, or λ itself, by the factor lambdaGrowth (Algorithm 1) or linearly",
+        ("fraction", "geometric", "linear"),
+    )
+    lambdaInit: Param[float] = _number(
+        "lambdaInit", "λ of round 1; unset: the one that keeps paceStart of the rows", 0, open_low=True
+    )
+    lambdaGrowth: Param[float] = _number("lambdaGrowth", "factor c of λ from round to round (geometric)", 1)
+    lambdaMax: Param[float] = _number(
+        "lambdaMax",
+        "largest λ, the paper's λ_∞; needed by the geometric and linear schedules",
+        0,
+        open_low=True,
+    )
+    nu: Param[float] = _number("nu", "weight ν of the balance between the classes: μ = ν·λ", 0)
+    mu: Param[float] = _number("mu", "weight μ of the balance itself; unset: from nu", 0)
+
+    optimizer: Param[str] = _choice(
+        "optimizer",
+        "sgd is Algorithm 2; adam adds the penalty to the gradient, adamw decouples it",
+        ("adam", "adamw", "sgd"),
+    )
+    learningRate: Param[float] = _number("learningRate", "learning rate η", 0, open_low=True)
+    batchSize: Param[int] = _integer("batchSize", "positives, and as many negatives, per step", 1)
+    stepsPerRound: Param[int] = _integer("stepsPerRound", "steps of the θ block in each round", 1)
+    regParam: Param[float] = _number("regParam", "weight τ of the penalty Ω(θ) = ½‖θ‖²", 0)
+    pairing: Param[str] = _choice(
+        "pairing",
+        "pairs of a batch: every one, or the j-th positive with the j-th negative (paper)",
+        ("all", "matched"),
+    )
+    averaging: Param[float] = _number(
+        "averaging", "decay of the moving average of θ over steps, which scores and is saved; 0 is off", 0, 1
+    )
+    pretrainSteps: Param[int] = _integer("pretrainSteps", "steps on a small share of the rows before round 1", 0)
+    pretrainFraction: Param[float] = _number(
+        "pretrainFraction", "share of each class used by the pre-training", 0, 1, open_low=True
+    )
+    ensureDescent: Param[bool] = _flag(
+        "ensureDescent",
+        "redo a θ block that raised its objective with half the learning rate, at most three times, then keep the "
+        "old θ",
+    )
+    patience: Param[int] = _integer(
+        "patience",
+        "with validationIndicatorCol: stop after so many rounds without a better validation AUC; 0: never",
+        0,
+    )
+    stagingDir: Param[str] = _param(
+        "stagingDir",
+        "folder for the staged rows, removed after the fit; unset: the system's temporary folder",
+        TypeConverters.toString,
+    )
+    useGpu: Param[bool] = _flag("useGpu", "train on the first CUDA device")
+    verbose: Param[bool] = _flag("verbose", "show a progress bar over the rounds")
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._setDefault(**DEFAULTS)
+
+
+DEFAULTS: dict[str, Any] = {
+    "seed": 0,
+    "network": "mlp",
+    "hiddenLayers": [64] * 7,
+    "selfPaced": True,
+    "rounds": 10,
+    "paceSchedule": "fraction",
+    "lambdaGrowth": 1.2,
+    "nu": 1.0,
+    "optimizer": "adamw",
+    "learningRate": 3e-3,
+    "batchSize": 256,
+    "stepsPerRound": 60,
+    "regParam": 0.3,
+    "pairing": "all",
+    "averaging": 0.99,
+    "pretrainSteps": 60,
+    "pretrainFraction": 1.0,
+    "ensureDescent": False,
+    "patience": 0,
+    "useGpu": False,
+    "verbose": True,
+}
+
+
+def check_together(params: BSPAUCParams) -> None:
+    """Refuse Params that contradict each other, before anything long starts."""
+    schedule = params.getOrDefault(params.paceSchedule)
+    given = [name for name in ("lambdaInit", "lambdaMax") if params.isDefined(name)]
+    if schedule == "fraction":
+        if given:
+            raise InvalidParamError(
+                f"{' and '.join(given)} set while paceSchedule is 'fraction', which finds λ by itself. "
+                "Set paceSchedule to 'geometric' or 'linear', or clear them."
+            )
+        if (
+            params.isDefined("paceEnd")
+            and params.isDefined("paceStart")
+            and params.getOrDefault("paceEnd") < params.getOrDefault("paceStart")
+        ):
+            raise InvalidParamError(
+                f"paceEnd {params.getOrDefault('paceEnd'):g} is below paceStart "
+                f"{params.getOrDefault('paceStart'):g}; the kept fraction rises from paceStart to paceEnd."
+            )
+    else:
+        if not params.isDefined("lambdaMax"):
+            raise InvalidParamError(f"paceSchedule {schedule!r} needs lambdaMax, the largest λ.")
+        if params.isDefined("lambdaInit") and params.getOrDefault("lambdaInit") > params.getOrDefault("lambdaMax"):
+            raise InvalidParamError(
+                f"lambdaInit {params.getOrDefault('lambdaInit'):g} is above lambdaMax "
+                f"{params.getOrDefault('lambdaMax'):g}."
+            )
+    columns = {name: params.getOrDefault(name) for name in ("predictionCol", "rawPredictionCol", "probabilityCol")}
+    named = [column for column in columns.values() if column]
+    if len(set(named)) < len(named):
+        raise InvalidParamError(f"output columns must have different names; got {columns}.")

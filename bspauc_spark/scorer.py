@@ -1,0 +1,225 @@
+"""A fitted model without Spark: θ, its calibration and the audit's curves, to and from JSON and safetensors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import safetensors.numpy
+import torch
+
+from bspauc_spark.arrow import DenseBlock, FeatureBlock, SparseBlock
+from bspauc_spark.calibration import ScoreCalibration
+from bspauc_spark.errors import InvalidFeaturesError, ModelFormatError
+from bspauc_spark.selection import Selection
+from bspauc_spark.statistics import ClassScores, negative_losses, positive_losses
+from bspauc_spark.version import __version__
+from bspauc_spark.workers.networks import BLOCK_ROWS, NetworkSpec, ScoringNetwork, score_batch
+from bspauc_spark.workers.rows import Batch, SparseBatch
+
+FORMAT_VERSION = 1
+JSON_NAME, WEIGHTS_NAME = "model.json", "model.safetensors"
+
+FloatArray: TypeAlias = npt.NDArray[np.float64]
+
+_CURVE_POINTS = 2049
+
+
+@dataclass(frozen=True, eq=False)
+class LossCurves:
+    """``l⁺`` and ``l⁻`` as functions of the score, at many points; both are convex and piecewise linear."""
+
+    scores: FloatArray
+    positive: FloatArray
+    negative: FloatArray
+
+    @classmethod
+    def of(cls, pos: ClassScores, neg: ClassScores, selection: Selection) -> LossCurves:
+        """The curves for the rows that ``selection`` keeps."""
+        low = min(pos.sorted[0], neg.sorted[0]) - 1.0
+        high = max(pos.sorted[-1], neg.sorted[-1]) + 1.0
+        scores = np.linspace(low, high, _CURVE_POINTS)
+        kept = (selection.positive_fraction * len(pos), selection.negative_fraction * len(neg))
+        return cls(scores, positive_losses(scores, neg, kept[1]), negative_losses(scores, pos, kept[0]))
+
+    def losses(self, scores: npt.ArrayLike, is_positive: npt.NDArray[np.bool_]) -> FloatArray:
+        """Loss of rows with these scores and labels; outside the curve it goes on as a line."""
+        x = np.asarray(scores, dtype=np.float64)
+        return np.where(is_positive, self._at(x, self.positive), self._at(x, self.negative))
+
+    def _at(self, x: FloatArray, curve: FloatArray) -> FloatArray:
+        low, high = self.scores[0], self.scores[-1]
+        step = self.scores[1] - low
+        below = np.minimum(x - low, 0) * (curve[1] - curve[0]) / step
+        above = np.maximum(x - high, 0) * (curve[-1] - curve[-2]) / step
+        line: FloatArray = np.interp(x, self.scores, curve) + below + above
+        return np.maximum(line, 0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Scorer:
+    """All that scoring and auditing need."""
+
+    spec: NetworkSpec
+    sparse: bool
+    weights: Mapping[str, npt.NDArray[np.float32]]
+    threshold: float
+    negative_label: float
+    calibration: ScoreCalibration
+    selection: Selection
+    curves: LossCurves
+    summary: Mapping[str, Any]
+
+    @cached_property
+    def network(self) -> ScoringNetwork:
+        """The network with its weights, ready to score."""
+        network = ScoringNetwork(self.spec)
+        network.load_state_dict({name: torch.from_numpy(np.array(w)) for name, w in self.weights.items()})
+        return network.eval()
+
+    def score(self, rows: Batch) -> npt.NDArray[np.float32]:
+        """Scores of any number of rows, in blocks of the size that training used."""
+        scores = np.empty(len(rows), dtype=np.float32)
+        for start in range(0, len(rows), BLOCK_ROWS):
+            block = _slice(rows, start, min(start + BLOCK_ROWS, len(rows)))
+            scores[start : start + BLOCK_ROWS] = score_batch(self.network, block).numpy()
+        return scores
+
+    def score_block(self, block: FeatureBlock) -> npt.NDArray[np.float32]:
+        """Scores of the rows of an Arrow batch."""
+        if isinstance(block, SparseBlock):
+            return self.score(_sparse_batch(block.columns, block.values, block.pointers))
+        assert isinstance(block, DenseBlock)
+        return self.score(torch.from_numpy(block.matrix))
+
+    def score_numpy(self, features: Any) -> npt.NDArray[np.float32]:
+        """Scores of a 2-d array or a scipy CSR matrix."""
+        if features.ndim != 2 or features.shape[1] != self.spec.num_features:
+            raise InvalidFeaturesError(
+                f"features have shape {features.shape}; the model was fitted on {self.spec.num_features} columns."
+            )
+        if hasattr(features, "tocsr"):
+            matrix = features.tocsr()
+            rows: Batch = _sparse_batch(matrix.indices, matrix.data, matrix.indptr)
+            finite = bool(np.isfinite(matrix.data).all())
+        else:
+            dense = np.ascontiguousarray(features, dtype=np.float32)
+            rows, finite = torch.from_numpy(dense), bool(np.isfinite(dense).all())
+        if not finite:
+            raise InvalidFeaturesError("features hold NaN or infinite values. Impute them before scoring.")
+        return self.score(rows)
+
+    def to_blobs(self) -> dict[str, bytes]:
+        """The model as two files: names, numbers and curves' shapes as JSON, arrays as safetensors."""
+        description = {
+            "formatVersion": FORMAT_VERSION,
+            "version": __version__,
+            "network": {**asdict(self.spec), "hidden_layers": list(self.spec.hidden_layers)},
+            "sparse": self.sparse,
+            "threshold": self.threshold,
+            "negativeLabel": self.negative_label,
+            "calibration": self.calibration.to_dict(),
+            "selection": self.selection.to_dict(),
+            "summary": self.summary,
+        }
+        arrays = {f"theta.{name}": np.ascontiguousarray(w) for name, w in self.weights.items()}
+        arrays |= {f"curves.{name}": array for name, array in vars(self.curves).items()}
+        return {
+            JSON_NAME: json.dumps(description, indent=1).encode(),
+            WEIGHTS_NAME: safetensors.numpy.save(arrays),
+        }
+
+    @classmethod
+    def from_blobs(cls, blobs: Mapping[str, bytes]) -> Scorer:
+        """The inverse of ``to_blobs``."""
+        missing = {JSON_NAME, WEIGHTS_NAME} - set(blobs)
+        if missing:
+            raise ModelFormatError(f"the saved model lacks {' and '.join(sorted(missing))}; save it again.")
+        try:
+            description = json.loads(blobs[JSON_NAME])
+            found = description["formatVersion"]
+            if found != FORMAT_VERSION:
+                raise ModelFormatError(
+                    f"the saved model has format version {found}, written by bspauc_spark "
+                    f"{description.get('version')}; this is {__version__}, which reads version {FORMAT_VERSION}."
+                )
+            arrays = safetensors.numpy.load(blobs[WEIGHTS_NAME])
+            network = description["network"]
+            return cls(
+                spec=NetworkSpec(network["kind"], network["num_features"], tuple(network["hidden_layers"])),
+                sparse=description["sparse"],
+                weights={n.removeprefix("theta."): a for n, a in arrays.items() if n.startswith("theta.")},
+                threshold=description["threshold"],
+                negative_label=description["negativeLabel"],
+                calibration=ScoreCalibration.from_dict(description["calibration"]),
+                selection=Selection.from_dict(description["selection"]),
+                curves=LossCurves(*(arrays[f"curves.{name}"] for name in ("scores", "positive", "negative"))),
+                summary=description["summary"],
+            )
+        except (KeyError, TypeError, ValueError, safetensors.SafetensorError) as error:
+            raise ModelFormatError(f"the saved model cannot be read: {type(error).__name__}: {error}.") from error
+
+    def save(self, path: str | Path) -> None:
+        """Write the model's two files into the folder ``path``, which is made if need be."""
+        folder = Path(path)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, blob in self.to_blobs().items():
+            (folder / name).write_bytes(blob)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Scorer:
+        """Read what ``save`` wrote."""
+        try:
+            return cls.from_blobs({name: (Path(path) / name).read_bytes() for name in (JSON_NAME, WEIGHTS_NAME)})
+        except OSError as error:
+            raise ModelFormatError(f"no model at {path}: {error.strerror} ({error.filename}).") from error
+
+
+def balanced_threshold(pos: ClassScores, neg: ClassScores) -> float:
+    """The score above which "positive" maximises balanced accuracy, midway between two neighbouring scores.
+
+    Balanced accuracy is linear in the rates of both classes, so labels that are wrong at a constant rate per
+    class do not move the best threshold.
+    """
+    # The best cut lies just below a positive's score.
+    below = neg.counts_below(pos.sorted)
+    gain = below / len(neg) - np.arange(len(pos)) / len(pos)
+    best = int(np.argmax(gain))
+    cut = float(pos.sorted[best])
+    lower = [float(s.sorted[k - 1]) for s, k in ((pos, pos.count_below(cut)), (neg, int(below[best]))) if k]
+    return (cut + max(lower)) / 2 if lower else cut - 1.0
+
+
+_loaded: dict[str, Scorer] = {}
+
+
+def cached_scorer(digest: str, blobs: Mapping[str, bytes]) -> Scorer:
+    """The scorer of ``blobs``, built once per process: a Spark worker runs many tasks of one transform."""
+    if digest not in _loaded:
+        torch.set_num_threads(1)
+        if len(_loaded) >= 8:
+            _loaded.pop(next(iter(_loaded)))
+        _loaded[digest] = Scorer.from_blobs(blobs)
+    return _loaded[digest]
+
+
+def _sparse_batch(columns: npt.ArrayLike, values: npt.ArrayLike, pointers: npt.ArrayLike) -> SparseBatch:
+    return SparseBatch(
+        torch.from_numpy(np.asarray(columns, dtype=np.int32)),
+        torch.from_numpy(np.asarray(values, dtype=np.float32)),
+        torch.from_numpy(np.array(pointers, dtype=np.int32)[:-1]),
+    )
+
+
+def _slice(rows: Batch, start: int, stop: int) -> Batch:
+    if isinstance(rows, SparseBatch):
+        begin = int(rows.offsets[start])
+        end = int(rows.offsets[stop]) if stop < len(rows) else len(rows.indices)
+        return SparseBatch(rows.indices[begin:end], rows.values[begin:end], rows.offsets[start:stop] - begin)
+    return rows[start:stop]

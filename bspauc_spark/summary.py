@@ -1,0 +1,48 @@
+"""What a fit did: its rounds as a table and a picture, and the data it saw."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from bspauc_spark.algorithm import Round
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class TrainingSummary:
+    """The rounds of a fit, which of them gave the model, and how many rows of each kind there were."""
+
+    rounds: tuple[Round, ...]
+    best_round: int
+    counts: Mapping[str, int]
+
+    @property
+    def history(self) -> pd.DataFrame:
+        """A row a round."""
+        return pd.DataFrame([asdict(row) for row in self.rounds], columns=[f.name for f in fields(Round)])
+
+    def plot(self) -> Figure:
+        """AUC, kept fractions, λ and the objective over the rounds."""
+        from bspauc_spark.plots import plot_history
+
+        return plot_history(self.history, self.best_round)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "rounds": [asdict(row) for row in self.rounds],
+            "best_round": self.best_round,
+            "counts": dict(self.counts),
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> TrainingSummary:
+        """The inverse of ``to_dict``."""
+        rounds: Sequence[Mapping[str, Any]] = values["rounds"]
+        return cls(tuple(Round(**row) for row in rounds), values["best_round"], values["counts"])

@@ -1,0 +1,117 @@
+"""Networks that give a row of features one score, and scoring in blocks of one fixed size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from bspauc_spark.workers.rows import Batch, Rows, SparseBatch, pad
+
+# The last bits of a score depend on the size of the block it was computed in, and ties with them. One size for
+# training, scoring and transform makes a row's score the same wherever the row stands. 1,024 rows of 64 units fit
+# a core's cache and leave little padding in Spark's batches of 10,000 rows.
+BLOCK_ROWS = 1024
+
+
+@dataclass(frozen=True)
+class NetworkSpec:
+    """All that is needed to build a network: its kind, the width of its input and of its hidden layers."""
+
+    kind: str
+    num_features: int
+    hidden_layers: tuple[int, ...] = ()
+
+
+class FirstLayer(nn.Module):
+    """``x W + b`` for dense and sparse ``x``; sparse rows touch only the rows of ``W`` that they name."""
+
+    def __init__(self, num_features: int, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(num_features, width))
+        self.bias = nn.Parameter(torch.zeros(width))
+
+    def forward(self, rows: Batch) -> Tensor:
+        """Linear map of ``rows``."""
+        if isinstance(rows, SparseBatch):
+            summed = nn.functional.embedding_bag(
+                rows.indices, self.weight, rows.offsets, mode="sum", per_sample_weights=rows.values
+            )
+            return summed + self.bias
+        return torch.addmm(self.bias, rows, self.weight)
+
+
+class ScoringNetwork(nn.Module):
+    """Fully connected layers with ReLU between them; ``"linear"`` has the first layer only."""
+
+    def __init__(self, spec: NetworkSpec, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        widths = (*spec.hidden_layers, 1) if spec.kind == "mlp" else (1,)
+        self.spec = spec
+        self.first = FirstLayer(spec.num_features, widths[0])
+        self.rest = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(widths))
+        self._initialise(generator)
+
+    @torch.no_grad()
+    def _initialise(self, generator: torch.Generator | None) -> None:
+        """``U(−1/√fan_in, 1/√fan_in)``, torch's own, drawn from the fit's generator: fits may share a process.
+
+        Small initial weights let simple functions be learned first, which is what keeps wrong labels out of the
+        first selections; He's larger ones fit them early (docs/defaults.md).
+        """
+        for parameter, fan_in in (
+            (self.first.weight, self.spec.num_features),
+            (self.first.bias, self.spec.num_features),
+            *((p, layer.in_features) for layer in self._linears() for p in (layer.weight, layer.bias)),
+        ):
+            bound = max(1, fan_in) ** -0.5
+            nn.init.uniform_(parameter, -bound, bound, generator=generator)
+
+    def _linears(self) -> list[nn.Linear]:
+        return [layer for layer in self.rest if isinstance(layer, nn.Linear)]
+
+    def forward(self, rows: Batch) -> Tensor:
+        """Scores of ``rows``, one number each."""
+        hidden: Tensor = self.first(rows)
+        for layer in self.rest:
+            hidden = layer(torch.relu(hidden))
+        return hidden[:, 0]
+
+    def penalty(self) -> Tensor:
+        """``Ω(θ) = ½‖θ‖²``, in float64."""
+        return 0.5 * sum((p.double().square().sum() for p in self.parameters()), torch.zeros((), dtype=torch.float64))
+
+    def to_sequential(self) -> nn.Sequential:
+        """The same function as plain torch layers, for dense input, with copied weights."""
+        layers: list[nn.Module] = [nn.Linear(*self.first.weight.shape)]
+        weights = [self.first.weight.T, *(layer.weight for layer in self._linears())]
+        biases = [self.first.bias, *(layer.bias for layer in self._linears())]
+        for layer in self._linears():
+            layers += [nn.ReLU(), nn.Linear(layer.in_features, layer.out_features)]
+        linears = [layer for layer in layers if isinstance(layer, nn.Linear)]
+        with torch.no_grad():
+            for linear, weight, bias in zip(linears, weights, biases, strict=True):
+                linear.weight.copy_(weight)
+                linear.bias.copy_(bias)
+        return nn.Sequential(*layers, nn.Flatten(0))
+
+
+@torch.inference_mode()
+def score_batch(network: ScoringNetwork, rows: Batch) -> Tensor:
+    """Scores of at most ``BLOCK_ROWS`` rows, computed in a padded block."""
+    device = network.first.weight.device
+    scores: Tensor = network(pad(rows, BLOCK_ROWS).to(device))[: len(rows)]
+    return scores.cpu()
+
+
+def score_rows(network: ScoringNetwork, rows: Rows) -> npt.NDArray[np.float32]:
+    """Scores of all ``rows``, block by block."""
+    scores = np.empty(len(rows), dtype=np.float32)
+    for start in range(0, len(rows), BLOCK_ROWS):
+        stop = min(start + BLOCK_ROWS, len(rows))
+        scores[start:stop] = score_batch(network, rows.between(start, stop)).numpy()
+    return scores

@@ -1,0 +1,176 @@
+"""Rows of features as the network takes them: dense or sparse, in memory or mapped from Arrow shards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+FloatArray: TypeAlias = npt.NDArray[np.float32]
+IntArray: TypeAlias = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class SparseBatch:
+    """Rows in compressed form: row ``i`` holds ``values[offsets[i]:offsets[i + 1]]`` at ``indices[…]``."""
+
+    indices: Tensor
+    values: Tensor
+    offsets: Tensor
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def to(self, device: torch.device) -> SparseBatch:
+        """Copy of the batch on ``device``."""
+        return SparseBatch(self.indices.to(device), self.values.to(device), self.offsets.to(device))
+
+
+Batch: TypeAlias = Tensor | SparseBatch
+
+
+def concat(first: Batch, second: Batch) -> Batch:
+    """The rows of ``first`` followed by those of ``second``."""
+    if isinstance(first, SparseBatch) and isinstance(second, SparseBatch):
+        return SparseBatch(
+            torch.cat([first.indices, second.indices]),
+            torch.cat([first.values, second.values]),
+            torch.cat([first.offsets, second.offsets + len(first.indices)]),
+        )
+    assert isinstance(first, Tensor)
+    assert isinstance(second, Tensor)
+    return torch.cat([first, second])
+
+
+def pad(batch: Batch, rows: int) -> Batch:
+    """``batch`` with empty rows appended until it has ``rows`` of them."""
+    missing = rows - len(batch)
+    if missing <= 0:
+        return batch
+    if isinstance(batch, SparseBatch):
+        end = torch.full((missing,), len(batch.indices), dtype=batch.offsets.dtype)
+        return SparseBatch(batch.indices, batch.values, torch.cat([batch.offsets, end]))
+    return torch.cat([batch, batch.new_zeros(missing, batch.shape[1])])
+
+
+class Rows:
+    """The rows of one class, as a sequence of parts that are read as if they were joined."""
+
+    num_features: int
+
+    def __init__(self, counts: Sequence[int]) -> None:
+        self._starts: IntArray = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def take(self, index: IntArray) -> Batch:
+        """The rows at ``index``, in that order."""
+        raise NotImplementedError
+
+    def between(self, start: int, stop: int) -> Batch:
+        """The rows ``start … stop − 1``."""
+        return self.take(np.arange(start, min(stop, len(self))))
+
+    def _by_part(self, index: IntArray) -> list[tuple[int, IntArray, IntArray]]:
+        """Split ``index`` by part: (part, places in the result, rows within the part)."""
+        if len(self._starts) == 2:
+            return [(0, np.arange(len(index)), index)]
+        part = np.searchsorted(self._starts, index, side="right") - 1
+        order = np.argsort(part, kind="stable")
+        ends = np.searchsorted(part[order], np.arange(len(self._starts)))
+        return [
+            (number, order[a:b], index[order[a:b]] - self._starts[number])
+            for number, (a, b) in enumerate(pairwise(ends))
+            if b > a
+        ]
+
+
+class DenseRows(Rows):
+    """Dense float32 rows."""
+
+    def __init__(self, parts: Sequence[FloatArray], num_features: int) -> None:
+        super().__init__([len(part) for part in parts])
+        self.parts = list(parts)
+        self.num_features = num_features
+
+    def take(self, index: IntArray) -> Tensor:
+        out: FloatArray = np.empty((len(index), self.num_features), dtype=np.float32)
+        for number, places, rows in self._by_part(index):
+            if len(places) == len(index):
+                np.take(self.parts[number], rows, axis=0, out=out)
+            else:
+                out[places] = self.parts[number][rows]
+        return torch.from_numpy(out)
+
+
+class SparseRows(Rows):
+    """Sparse float32 rows: parts of (row pointers, column indices, values)."""
+
+    def __init__(self, parts: Sequence[tuple[IntArray, npt.NDArray[np.int32], FloatArray]], num_features: int) -> None:
+        super().__init__([len(pointers) - 1 for pointers, _, _ in parts])
+        self.parts = list(parts)
+        self.num_features = num_features
+
+    def take(self, index: IntArray) -> SparseBatch:
+        split = self._by_part(index)
+        lengths = np.zeros(len(index), dtype=np.int64)
+        for number, places, rows in split:
+            pointers = self.parts[number][0]
+            lengths[places] = pointers[rows + 1] - pointers[rows]
+        offsets = np.concatenate(([0], np.cumsum(lengths)))
+        indices = np.empty(offsets[-1], dtype=np.int32)
+        values: FloatArray = np.empty(offsets[-1], dtype=np.float32)
+        for number, places, rows in split:
+            pointers, part_indices, part_values = self.parts[number]
+            source = _ranges(pointers[rows], lengths[places])
+            target = _ranges(offsets[places], lengths[places])
+            indices[target] = part_indices[source]
+            values[target] = part_values[source]
+        return SparseBatch(
+            torch.from_numpy(indices),
+            torch.from_numpy(values),
+            torch.from_numpy(offsets[:-1].astype(np.int32)),
+        )
+
+
+def _ranges(starts: IntArray, lengths: IntArray) -> IntArray:
+    """``[s₀, s₀ + 1, …, s₀ + l₀ − 1, s₁, …]``."""
+    ends = np.cumsum(lengths)
+    total = int(ends[-1]) if len(ends) else 0
+    steps: IntArray = np.arange(total, dtype=np.int64)
+    shifts: IntArray = np.repeat(starts - (ends - lengths), lengths)
+    return steps + shifts
+
+
+def open_shards(paths: Sequence[str | Path], num_features: int, sparse: bool) -> Rows:
+    """Map Arrow shards written by ``staging`` into memory and read them as one sequence of rows."""
+    batches = [batch for path in paths for batch in _mapped_batches(path)]
+    if sparse:
+        return SparseRows([_sparse_part(batch) for batch in batches], num_features)
+    return DenseRows([_dense_part(batch, num_features) for batch in batches], num_features)
+
+
+def _mapped_batches(path: str | Path) -> list[pa.RecordBatch]:
+    with pa.memory_map(str(path)) as source:
+        reader = pa.ipc.open_file(source)
+        return [reader.get_batch(i) for i in range(reader.num_record_batches)]
+
+
+def _dense_part(batch: pa.RecordBatch, num_features: int) -> FloatArray:
+    flat: FloatArray = batch.column("features").flatten().to_numpy(zero_copy_only=True)
+    return flat.reshape(-1, num_features)
+
+
+def _sparse_part(batch: pa.RecordBatch) -> tuple[IntArray, npt.NDArray[np.int32], FloatArray]:
+    indices, values = batch.column("indices"), batch.column("values")
+    pointers = indices.offsets.to_numpy().astype(np.int64)
+    return pointers, indices.values.to_numpy(zero_copy_only=True), values.values.to_numpy(zero_copy_only=True)

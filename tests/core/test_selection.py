@@ -1,0 +1,532 @@
+"""The closed forms, their alternation and calibration against the theorem, brute force and scipy."""
+
+import json
+import math
+import pickle
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize
+
+from bspauc_spark.alternation import Problem, alternate
+from bspauc_spark.errors import BSPAUCError, BSPAUCWarning, CollapseError, InvalidPaceError
+from bspauc_spark.selection import (
+    Selection,
+    calibrate,
+    calibrate_classes,
+    calibration,
+    solve,
+    update_u,
+    update_v,
+)
+from bspauc_spark.statistics import ClassScores
+
+KINDS = ["generic", "tied", "all zero loss", "all kept", "none kept", "mu is zero", "sizes differ"]
+PROBLEMS_PER_KIND = 150
+
+
+@dataclass
+class Case:
+    """A small problem and its hinges, easiest rows first on both sides."""
+
+    s_pos: np.ndarray
+    s_neg: np.ndarray
+    lam: float
+    mu: float
+
+    def __post_init__(self):
+        self.s_pos = -np.sort(-self.s_pos.astype(np.float32))
+        self.s_neg = np.sort(self.s_neg.astype(np.float32))
+        self.pos, self.neg = ClassScores.from_array(self.s_pos), ClassScores.from_array(self.s_neg)
+        self.n, self.m = len(self.s_pos), len(self.s_neg)
+        self.xi = np.maximum(0.0, 1.0 - self.s_pos.astype(float)[:, None] + self.s_neg.astype(float))
+
+    def v(self, V):
+        return np.clip(V * self.n - np.arange(self.n), 0.0, 1.0)
+
+    def u(self, U):
+        return np.clip(U * self.m - np.arange(self.m), 0.0, 1.0)
+
+    def K(self, v, u):
+        V, U = v.mean(), u.mean()
+        return v @ self.xi @ u / (self.n * self.m) - self.lam * (V + U) + self.mu * (V - U) ** 2
+
+    def blocks(self, fraction):
+        """(update, losses, fraction of the other class, K of this class's weights) for v and for u."""
+        u, v = self.u(fraction), self.v(fraction)
+        args = (self.pos, self.neg, fraction, self.lam, self.mu)
+        yield update_v(*args), self.xi @ u / self.m, u.mean(), lambda weights: self.K(weights, u)
+        yield update_u(*args), v @ self.xi / self.n, v.mean(), lambda weights: self.K(v, weights)
+
+
+def case(kind: str, seed: int) -> tuple[Case, float]:
+    """A problem of this kind and a fraction that the fixed class keeps."""
+    rng = np.random.default_rng([KINDS.index(kind), seed])
+    n = m = int(rng.integers(1, 25))
+    if kind == "sizes differ":
+        n, m = (int(size) for size in rng.permutation([rng.integers(1, 6), rng.integers(20, 60)]))
+    s_pos, s_neg = rng.normal(rng.uniform(0, 2), 1, n), rng.normal(0, 1, m)
+    lam, mu = 10 ** rng.uniform(-2, 0.3), 10 ** rng.uniform(-2, 1.5)
+    if kind == "tied":
+        s_pos, s_neg = np.round(s_pos), np.round(s_neg)
+    if kind == "all zero loss":
+        s_pos = s_pos - s_pos.min() + s_neg.max() + 1.01
+    if kind == "all kept":
+        lam = 20.0
+    if kind == "none kept":
+        s_pos, lam, mu = s_pos - 3.0, 0.01, 0.01 * rng.uniform(0, 1)
+    if kind == "mu is zero":
+        mu = 0.0
+    fraction = [0.0, 1.0, rng.integers(0, m + 1) / m, rng.uniform()][seed % 4]
+    return Case(s_pos, s_neg, lam, mu), float(fraction)
+
+
+def theorem(losses, other_fraction, lam, mu) -> float:
+    """The paper's closed form, line by line; returns the mean of the weights."""
+    size = len(losses)
+    weights = np.zeros(size)
+    for p in range(1, size + 1):
+        loss = losses[p - 1]
+        if loss < lam - 2 * mu * (p / size - other_fraction):
+            weights[p - 1] = 1.0
+            continue
+        if mu > 0 and loss <= lam - 2 * mu * ((p - 1) / size - other_fraction):
+            weights[p - 1] = size * (other_fraction - (loss - lam) / (2 * mu) - (p - 1) / size)
+        break
+    return float(weights.mean())
+
+
+def breakpoints(losses, other_fraction, lam, mu) -> np.ndarray:
+    """Every fraction at which K, quadratic between whole ranks, can have its minimum."""
+    size = len(losses)
+    ranks = np.arange(size)
+    inside = other_fraction - (losses - lam) / (2 * mu) if mu > 0 else ranks / size
+    return np.concatenate([np.clip(inside, ranks / size, (ranks + 1) / size), np.arange(size + 1) / size])
+
+
+def weights_of(fraction, size):
+    return np.clip(fraction * size - np.arange(size), 0.0, 1.0)
+
+
+def each_case(kind):
+    return (case(kind, seed) for seed in range(PROBLEMS_PER_KIND))
+
+
+def spread(seed, kind="generic"):
+    rng = np.random.default_rng(seed)
+    if kind == "trained":
+        return rng.normal(1.5, 1, 300), rng.normal(0, 1, 900)
+    if kind == "untrained":
+        return rng.normal(0, 0.02, 300), rng.normal(0, 0.02, 900)
+    if kind == "separable":
+        return rng.normal(6, 1, 300), rng.normal(0, 1, 900)
+    if kind == "noisy":
+        return (
+            np.concatenate([rng.normal(2, 1, 240), rng.normal(-2, 1, 60)]),
+            np.concatenate([rng.normal(-2, 1, 800), rng.normal(2, 1, 100)]),
+        )
+    return rng.normal(1, 1, 120), rng.normal(0, 1, 260)
+
+
+def scores_of(seed, kind="generic"):
+    return tuple(ClassScores.from_array(scores) for scores in spread(seed, kind))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_updates_equal_the_theorem(kind):
+    for problem, fraction in each_case(kind):
+        for updated, losses, other, _ in problem.blocks(fraction):
+            assert updated == pytest.approx(theorem(losses, other, problem.lam, problem.mu), abs=1e-9)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_updates_equal_the_best_breakpoint(kind):
+    for problem, fraction in each_case(kind):
+        for updated, losses, other, K in problem.blocks(fraction):
+            candidates = breakpoints(losses, other, problem.lam, problem.mu)
+            values = np.array([K(weights_of(candidate, len(losses))) for candidate in candidates])
+            assert K(weights_of(updated, len(losses))) <= values.min() + 1e-12
+            if problem.mu > 0:  # strictly convex in the kept fraction, so the minimiser is unique
+                best = candidates[values <= values.min() + 1e-15]
+                assert np.abs(best - updated).min() <= 1e-9
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_updates_are_global_minima_over_all_weights(kind):
+    for seed in range(0, PROBLEMS_PER_KIND, 10):
+        problem, fraction = case(kind, seed)
+        for updated, losses, other, K in problem.blocks(fraction):
+            size = len(losses)
+
+            def gradient(weights, losses=losses, other=other, size=size, problem=problem):
+                return (losses - problem.lam + 2 * problem.mu * (weights.mean() - other)) / size
+
+            found = minimize(
+                K,
+                np.full(size, 0.5),
+                jac=gradient,
+                method="L-BFGS-B",
+                bounds=[(0, 1)] * size,
+                options={"ftol": 1e-15, "gtol": 1e-12, "maxiter": 2000},
+            )
+            assert K(weights_of(updated, size)) == pytest.approx(found.fun, abs=1e-9)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("accelerate", [True, False])
+def test_the_alternation_ends_block_optimal(kind, accelerate):
+    for problem, _ in each_case(kind):
+        *_, end = alternate(
+            Problem.of(problem.pos, problem.neg, problem.lam, problem.mu),
+            accelerate=accelerate,
+            max_updates=20_000,
+        )
+        assert end.converged
+        losses_v, losses_u = (
+            problem.xi @ problem.u(end.U) / problem.m,
+            problem.v(end.V) @ problem.xi / problem.n,
+        )
+        assert abs(theorem(losses_v, end.U, problem.lam, problem.mu) - end.V) <= 1e-9
+        assert abs(theorem(losses_u, end.V, problem.lam, problem.mu) - end.U) <= 1e-9
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("accelerate", [True, False])
+def test_the_objective_never_increases(kind, accelerate):
+    for problem, fraction in each_case(kind):
+        points = alternate(
+            Problem.of(problem.pos, problem.neg, problem.lam, problem.mu),
+            start=(1.0, fraction),
+            accelerate=accelerate,
+        )
+        trace = [problem.K(problem.v(point.V), problem.u(point.U)) for point in points]
+        assert np.all(np.diff(trace) <= 1e-13)
+
+
+def test_acceleration_jumps_are_in_the_trace_and_lower_the_objective():
+    problem = Case(*spread(0), lam=0.05, mu=1000.0)
+    points = list(alternate(Problem.of(problem.pos, problem.neg, problem.lam, problem.mu)))
+    trace = [problem.K(problem.v(point.V), problem.u(point.U)) for point in points]
+    assert max(np.diff([point.updates for point in points])) > 10
+    assert np.all(np.diff(trace) <= 1e-13)
+
+
+@pytest.mark.parametrize("lam", [0.05, 0.3])
+@pytest.mark.parametrize("mu", [0.0, 0.1, 1.0, 10.0, 1000.0])
+@pytest.mark.parametrize("kind", ["trained", "untrained", "noisy"])
+def test_slow_problems_need_few_updates(kind, mu, lam):
+    *_, end = alternate(Problem.of(*scores_of(3, kind), lam, mu))
+    assert end.converged
+    assert end.updates < 100
+
+
+def test_an_alternation_that_is_cut_short_says_so():
+    selection = solve(*scores_of(0), lam=0.05, mu=1000.0, max_updates=4)
+    assert not selection.converged
+    assert selection.iterations == 4
+
+
+def test_a_multi_start_is_seldom_better(record_property):
+    better, gains = 0, []
+    for seed in range(100):
+        problem, _ = case(["generic", "tied"][seed % 2], seed)
+        inner = Problem.of(problem.pos, problem.neg, problem.lam, problem.mu)
+
+        def end_value(start, inner=inner, problem=problem):
+            *_, end = alternate(inner, start=start)
+            return problem.K(problem.v(end.V), problem.u(end.U))
+
+        best = min(end_value((1.0, U)) for U in np.linspace(0, 1, 9))
+        gain = end_value((1.0, 1.0)) - best
+        better += gain > 1e-9
+        gains.append(gain)
+    record_property("multi_start_better_share", better / 100)
+    record_property("multi_start_largest_gain", max(gains))
+    print(f"a multi-start was better in {better} of 100 problems, by at most {max(gains):.3g}")
+    assert better <= 30
+
+
+def test_mu_zero_keeps_exactly_the_losses_below_lambda():
+    s_pos = np.array([2.0, 1.0, 0.0], np.float32)
+    neg = ClassScores.from_array([0.0, 0.5])
+    losses = np.array([np.maximum(0, 1 - s + neg.sorted.astype(float)).mean() for s in s_pos])
+    kept = update_v(ClassScores.from_array(s_pos), neg, 1.0, float(losses[1]), 0.0)
+    assert kept == 1 / 3, "a loss equal to λ is not below it"
+
+
+def test_ties_at_the_threshold_share_one_weight():
+    s_pos = np.array([2.0, 0.5, 0.5, 0.5, -4.0])
+    s_neg = np.array([-0.2, 0.0, 0.1, 3.0])
+    selection = solve(ClassScores.from_array(s_pos), ClassScores.from_array(s_neg), lam=0.2, mu=0.5)
+    v = selection.positive_weights(s_pos)
+    assert 0.0 < v[1] < 1.0
+    assert v[1] == v[2] == v[3]
+    assert v.mean() == pytest.approx(selection.positive_fraction, abs=1e-12)
+
+
+def test_sharing_a_tied_weight_leaves_the_objective_unchanged():
+    problem = Case(np.array([2.0, 0.5, 0.5, 0.5, -4.0]), np.array([-0.2, 0.0, 0.1, 3.0]), 0.2, 0.5)
+    selection = solve(problem.pos, problem.neg, problem.lam, problem.mu)
+    v, u = selection.positive_weights(problem.s_pos), selection.negative_weights(problem.s_neg)
+    assert selection.objective == pytest.approx(problem.K(v, u), abs=1e-14)
+
+
+score_lists = st.one_of(
+    st.lists(st.floats(-4, 4, width=32), min_size=1, max_size=30),
+    st.lists(st.integers(-6, 6).map(lambda i: i / 2), min_size=1, max_size=30),
+)
+paces = st.tuples(st.floats(0.01, 3.0), st.sampled_from([0.0, 0.3, 1.0, 20.0]))
+
+
+def solve_or_none(s_pos, s_neg, pace):
+    try:
+        return solve(ClassScores.from_array(s_pos), ClassScores.from_array(s_neg), *pace)
+    except CollapseError:
+        return None
+
+
+@settings(max_examples=60, deadline=None)
+@given(score_lists, score_lists, paces, st.randoms(use_true_random=False))
+def test_the_selection_does_not_depend_on_the_order_of_rows(s_pos, s_neg, pace, random):
+    first = solve_or_none(s_pos, s_neg, pace)
+    for scores in (s_pos, s_neg):
+        random.shuffle(scores)
+    assert solve_or_none(s_pos, s_neg, pace) == first
+
+
+@settings(max_examples=60, deadline=None)
+@given(score_lists, score_lists, paces)
+def test_weights_are_a_monotone_function_of_the_score_with_the_reported_mean(s_pos, s_neg, pace):
+    selection = solve_or_none(s_pos, s_neg, pace)
+    if selection is None:
+        return
+    v = selection.positive_weights(np.sort(s_pos))
+    u = selection.negative_weights(np.sort(s_neg))
+    assert np.all(np.diff(v) >= 0)
+    assert np.all(np.diff(u) <= 0)
+    assert len(set(v) - {0.0, 1.0}) <= 1
+    assert v.mean() == pytest.approx(selection.positive_fraction, abs=1e-9)
+    assert u.mean() == pytest.approx(selection.negative_fraction, abs=1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(score_lists, score_lists, paces)
+def test_the_objective_equals_brute_force(s_pos, s_neg, pace):
+    selection = solve_or_none(s_pos, s_neg, pace)
+    if selection is None:
+        return
+    problem = Case(np.array(s_pos), np.array(s_neg), *pace)
+    v = selection.positive_weights(problem.s_pos)
+    u = selection.negative_weights(problem.s_neg)
+    assert selection.objective == pytest.approx(problem.K(v, u), abs=1e-9)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=20),
+    st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=20),
+)
+def test_huge_scores_give_finite_fractions(s_pos, s_neg):
+    selection = solve_or_none(s_pos, s_neg, (0.5, 0.5))
+    if selection is not None:
+        assert 0.0 < selection.positive_fraction <= 1.0
+        assert 0.0 < selection.negative_fraction <= 1.0
+
+
+def test_weights_cast_scores_to_float32_first():
+    s_pos = np.random.default_rng(0).normal(1, 1, 50)
+    selection = solve(ClassScores.from_array(s_pos), ClassScores.from_array(-s_pos), 0.3, 0.3)
+    np.testing.assert_array_equal(
+        selection.positive_weights(s_pos), selection.positive_weights(s_pos.astype(np.float32))
+    )
+    assert selection.positive_weights(np.float64(np.float32(selection.tau_positive)) + 1e-12) == pytest.approx(
+        selection.phi_positive
+    )
+
+
+def test_an_emptied_class_is_an_error_that_names_class_lambda_mu_and_remedy():
+    pos, neg = scores_of(0, "untrained")
+    with pytest.raises(CollapseError, match=r"no positive row at lam=0\.3, mu=0\.05.*Raise .* nu or mu.*pretrain"):
+        solve(pos, neg, lam=0.3, mu=0.05)
+    with pytest.raises(CollapseError, match="no negative row"):
+        solve(pos, neg, lam=0.3, mu=0.05, start=(1.0, 0.0))
+
+
+@pytest.mark.parametrize("mu", [0.05, 0.15, 0.24, 0.26, 0.5, 2.0])
+@pytest.mark.parametrize("lam", [0.05, 0.3, 0.8])
+def test_negatives_stay_empty_exactly_when_the_design_says_so(lam, mu):
+    pos, neg = scores_of(1, "untrained")
+    top = min(1.0, lam / (2 * mu))
+    positives = np.sort(pos.sorted.astype(float))[::-1]
+    weights = weights_of(top, len(positives))
+    easiest_loss = np.maximum(0, 1 - positives + float(neg.sorted[0])) @ weights / len(positives)
+    stays = update_u(pos, neg, update_v(pos, neg, 0.0, lam, mu), lam, mu) == 0.0
+    assert stays == (easiest_loss >= lam + 2 * mu * top)
+    if mu > 0.25:
+        assert not stays
+
+
+@pytest.mark.parametrize("lam", [0.0, -1.0, math.nan, math.inf])
+def test_lambda_must_be_positive_and_finite(lam):
+    with pytest.raises(InvalidPaceError, match="lam must be") as caught:
+        solve(*scores_of(0), lam=lam, mu=0.3)
+    assert isinstance(caught.value, ValueError)
+
+
+@pytest.mark.parametrize("mu", [-0.1, math.nan, math.inf])
+def test_mu_must_not_be_negative(mu):
+    with pytest.raises(InvalidPaceError, match="mu must be"):
+        solve(*scores_of(0), lam=0.3, mu=mu)
+
+
+def test_a_start_outside_the_unit_square_is_an_error():
+    with pytest.raises(InvalidPaceError, match="start"):
+        solve(*scores_of(0), lam=0.3, mu=0.3, start=(0.5, 1.5))
+
+
+def test_starting_at_the_solution_stays_there():
+    pos, neg = scores_of(0)
+    first = solve(pos, neg, 0.3, 0.3)
+    again = solve(pos, neg, 0.3, 0.3, start=(first.positive_fraction, first.negative_fraction))
+    assert again.positive_fraction == pytest.approx(first.positive_fraction, abs=1e-12)
+    assert again.negative_fraction == pytest.approx(first.negative_fraction, abs=1e-12)
+    assert again.iterations <= 5
+
+
+def test_the_objective_is_computed_only_when_asked_for(monkeypatch):
+    def fail(*_):
+        raise AssertionError("the objective was computed")
+
+    monkeypatch.setattr("bspauc_spark.selection.objective", fail)
+    solve(*scores_of(0), 0.3, 0.3).positive_weights([0.0])
+
+
+def test_a_selection_survives_json_with_its_objective():
+    selection = solve(*scores_of(0), 0.3, 0.3)
+    again = Selection.from_dict(json.loads(json.dumps(selection.to_dict())))
+    assert again == selection
+    assert again.objective == selection.objective
+
+
+def test_a_selection_sent_without_its_objective_says_so():
+    again = Selection.from_dict(solve(*scores_of(0), 0.3, 0.3).to_dict(objective=False))
+    with pytest.raises(BSPAUCError, match="without its objective"):
+        _ = again.objective
+
+
+def test_a_pickled_selection_is_small_and_equal():
+    selection = solve(*scores_of(0, "trained"), 0.3, 0.3)
+    data = pickle.dumps(selection)
+    assert len(data) < 1000
+    assert pickle.loads(data) == selection
+    assert pickle.loads(data).objective == selection.objective
+
+
+def test_everything_keeps_every_row_with_the_mean_hinge_as_objective():
+    problem = Case(*spread(0), lam=0.0, mu=0.0)
+    everything = Selection.everything(problem.pos, problem.neg)
+    extremes = [-3.4e38, 0.0, 3.4e38]
+    assert everything.positive_weights(extremes).tolist() == [1.0, 1.0, 1.0]
+    assert everything.negative_weights(extremes).tolist() == [1.0, 1.0, 1.0]
+    assert everything.objective == pytest.approx(problem.xi.mean(), rel=1e-12)
+    assert everything.apd == 0.0
+
+
+def reachable(pos, neg, fraction, mu, nu) -> bool:
+    """Whether some λ of a fine grid makes ``solve`` keep the fraction."""
+    for lam in np.geomspace(1e-6, 10, 80):
+        try:
+            kept = solve(pos, neg, lam, nu * lam if mu is None else mu)
+        except CollapseError:
+            continue
+        if abs((kept.positive_fraction + kept.negative_fraction) / 2 - fraction) <= 0.01:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("kind", ["trained", "untrained", "separable", "noisy"])
+@pytest.mark.parametrize("pull", [{"mu": 0.3}, {"nu": 1.0}, {"nu": 10.0}, {"mu": 0.1}], ids=str)
+@pytest.mark.parametrize("fraction", [0.3, 0.5, 0.7, 0.85, 1.0])
+def test_calibrate_then_solve_keeps_the_fraction_or_says_that_it_cannot(kind, pull, fraction):
+    pos, neg = scores_of(5, kind)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        lam = calibrate(pos, neg, fraction, **pull)
+    selection = solve(pos, neg, lam, pull["mu"] if "mu" in pull else pull["nu"] * lam)
+    kept = (selection.positive_fraction + selection.negative_fraction) / 2
+    if abs(kept - fraction) <= 0.01:
+        assert not said
+    else:
+        assert [warning.category for warning in said] == [BSPAUCWarning]
+        assert not reachable(pos, neg, fraction, pull.get("mu"), pull.get("nu"))
+
+
+@pytest.mark.parametrize("nu", [1.0, 10.0])
+@pytest.mark.parametrize("fraction", [0.3, 0.5, 0.7, 0.9, 1.0])
+def test_the_default_kind_of_pace_is_reached_exactly_on_an_untrained_network(fraction, nu):
+    found = calibration(*scores_of(6, "untrained"), fraction, nu=nu)
+    assert found.gap < 1e-3
+    assert found.mu == nu * found.lam
+
+
+def test_below_the_fraction_that_costs_nothing_calibration_keeps_that_one():
+    pos, neg = scores_of(7, "trained")
+    found = calibration(pos, neg, 0.2, nu=1.0)
+    V, U = found.start
+    top = np.sort(pos.sorted)[::-1][math.ceil(V * len(pos)) - 1]
+    bottom = neg.sorted[math.ceil(U * len(neg)) - 1]
+    assert 1.0 - float(top) + float(bottom) < 0.05
+    assert found.gap == pytest.approx(found.fraction_reached - 0.2)
+    assert 0.0 < found.lam <= 1e-6
+
+
+def test_solving_from_a_calibrated_start_keeps_it():
+    pos, neg = scores_of(8, "noisy")
+    found = calibration(pos, neg, 0.85, nu=1.0)
+    selection = solve(pos, neg, found.lam, found.mu, start=found.start)
+    kept = (selection.positive_fraction, selection.negative_fraction)
+    assert kept == pytest.approx(found.start, abs=1e-9)
+
+
+@pytest.mark.parametrize("pull", [{}, {"mu": 0.3, "nu": 1.0}, {"mu": -1.0}, {"nu": math.nan}])
+def test_calibration_wants_exactly_one_valid_mu_or_nu(pull):
+    with pytest.raises(InvalidPaceError):
+        calibrate(*scores_of(0), 0.5, **pull)
+
+
+@pytest.mark.parametrize("fraction", [0.0, -0.5, 1.1, math.nan])
+def test_calibration_wants_a_fraction(fraction):
+    with pytest.raises(InvalidPaceError, match="fraction must be"):
+        calibrate(*scores_of(0), fraction, nu=1.0)
+
+
+def test_class_fractions_follow_from_lambda_and_mu_where_a_positive_mu_fits():
+    pos, neg = scores_of(9, "trained")
+    asked = solve(pos, neg, 0.2, 0.15)
+    V, U = asked.positive_fraction, asked.negative_fraction
+    assert abs(V - U) > 0.005
+    found = calibrate_classes(pos, neg, V, U, nu=1.0)
+    assert found.start == pytest.approx((V, U), abs=1e-6)
+    assert found.gap < 1e-6
+
+
+@pytest.mark.parametrize(("V", "U"), [(1.0, 0.8), (0.8, 1.0), (1.0, 1.0)])
+def test_a_class_can_be_kept_whole(V, U):
+    pos, neg = scores_of(10, "untrained")
+    found = calibrate_classes(pos, neg, V, U, nu=0.2)
+    assert found.start == pytest.approx((V, U), abs=0.01)
+
+
+@pytest.mark.parametrize(("V", "U"), [(0.7, 0.7), (0.9, 0.75), (0.75, 0.9), (1.0, 0.7), (0.3, 0.3)])
+@pytest.mark.parametrize("kind", ["trained", "untrained", "separable", "noisy"])
+def test_class_fractions_that_do_not_fit_fall_back_and_report_the_gap(kind, V, U):
+    pos, neg = scores_of(11, kind)
+    found = calibrate_classes(pos, neg, V, U, nu=1.0)
+    kept = solve(pos, neg, found.lam, found.mu, start=found.start)
+    assert (kept.positive_fraction, kept.negative_fraction) == pytest.approx(found.start, abs=1e-6)
+    assert found.gap == pytest.approx(max(abs(found.start[0] - V), abs(found.start[1] - U)), abs=1e-12)
+    assert found.fraction_reached == pytest.approx(sum(found.start) / 2)

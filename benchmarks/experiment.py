@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 from sklearn.datasets import load_svmlight_file
 from sklearn.metrics import roc_auc_score
+from sklearn.model_selection import train_test_split
 
 from bspauc_spark import algorithm
 from bspauc_spark.launch import InProcessWorkers, one_thread
@@ -80,9 +81,8 @@ class Split:
 
 
 def split(x: np.ndarray, y: np.ndarray, seed: int, proportion: float, far_quantile: float) -> Split:
-    """A seeded 75/25 split; labels of the training part flipped as in the paper."""
-    order = np.random.default_rng(seed).permutation(len(y))
-    train, test = order[: len(y) * 3 // 4], order[len(y) * 3 // 4 :]
+    """A seeded 75/25 split, stratified; labels of the training part flipped as in the paper."""
+    train, test = train_test_split(np.arange(len(y)), test_size=0.25, random_state=seed, stratify=y)
     flipped = flip_labels(x[train], y[train], proportion, far_quantile, seed)
     return Split(x[train], y[train] ^ flipped, flipped, x[test], y[test])
 

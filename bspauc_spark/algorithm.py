@@ -30,6 +30,7 @@ class Round:
     round: int
     lam: float
     mu: float
+    lead: float
     positive_fraction: float
     negative_fraction: float
     apd: float
@@ -106,7 +107,7 @@ def select(pace: Pace | None, t: int, scores: Scores, previous: Selection | None
     start = at.start
     if start is None and previous is not None:
         start = (previous.positive_fraction, previous.negative_fraction)
-    return solve(pos, neg, at.lam, at.mu, start)
+    return solve(pos, neg, at.lam, at.mu, start, lead=at.lead)
 
 
 @dataclass(frozen=True)
@@ -156,11 +157,12 @@ def _row(
     assert selection.scores is not None
     all_pairs = len(selection.scores[0]) * len(selection.scores[1])
     V, U = selection.positive_fraction, selection.negative_fraction
-    constant = -selection.lam * (V + U) + selection.mu * (V - U) ** 2
+    constant = -selection.lam * (V + U) + selection.mu * (V - U - selection.lead) ** 2
     return Round(
         round=t,
         lam=selection.lam,
         mu=selection.mu,
+        lead=selection.lead,
         positive_fraction=V,
         negative_fraction=U,
         apd=selection.apd,

@@ -1,8 +1,9 @@
 """The closed-form v- and u-updates, and their alternation to a block-optimal point.
 
-``K(v,u) = (1/nm) Σ v_i u_j ξ_ij − λ(V + U) + μ(V − U)²`` with ``V = mean(v)``, ``U = mean(u)`` is the
-paper's objective with θ fixed. v keeps the top-scoring positives and u the bottom-scoring negatives, so the
-two fractions V and U say everything about them.
+``K(v,u) = (1/nm) Σ v_i u_j ξ_ij − λ(V + U) + μ(V − U − δ)²`` with ``V = mean(v)``, ``U = mean(u)`` is the paper's
+objective with θ fixed. The paper's δ is 0: both classes are kept in equal proportions. A lead δ of the positives
+serves data whose classes are not equally clean, and changes no proof, since each block stays convex. v keeps the
+top-scoring positives and u the bottom-scoring negatives, so the two fractions V and U say everything about them.
 """
 
 from __future__ import annotations
@@ -48,14 +49,14 @@ def threshold_losses(
     return low, opposite.loss(own.hardness(first_out), opposite_kept) if kept < len(own) else math.inf
 
 
-def _update(own: Ranking, opposite: Ranking, opposite_fraction: float, lam: float, mu: float) -> float:
-    """Minimise K over one class's weights: theorem 1 for v, theorem 2 for u, as a binary search."""
+def _update(own: Ranking, opposite: Ranking, opposite_fraction: float, balanced: float, lam: float, mu: float) -> float:
+    """Minimise K over one class's weights, as a binary search; ``balanced`` is the fraction that μ pulls to."""
     size = len(own)
     opposite_kept = kept_count(opposite_fraction, len(opposite))
 
     def excess(rank: int) -> float:
         loss = opposite.loss(own.hardness(rank), opposite_kept)
-        return loss - lam + 2.0 * mu * ((rank + 1) / size - opposite_fraction)
+        return loss - lam + 2.0 * mu * ((rank + 1) / size - balanced)
 
     # l_p < λ − 2μ(p/n − U) holds up to some p and fails from there on: excess is increasing.
     first_failing = bisect_left(range(size), 0.0, key=excess)
@@ -64,18 +65,22 @@ def _update(own: Ranking, opposite: Ranking, opposite_fraction: float, lam: floa
     if mu == 0.0:
         return first_failing / size
     loss = opposite.loss(own.hardness(first_failing), opposite_kept)
-    stationary = opposite_fraction - (loss - lam) / (2.0 * mu)
+    stationary = balanced - (loss - lam) / (2.0 * mu)
     return min(max(stationary, first_failing / size), (first_failing + 1) / size)
 
 
-def update_v(pos: ClassScores, neg: ClassScores, negative_fraction: float, lam: float, mu: float) -> float:
+def update_v(
+    pos: ClassScores, neg: ClassScores, negative_fraction: float, lam: float, mu: float, lead: float = 0.0
+) -> float:
     """V of the v that minimises K while u keeps ``negative_fraction`` (the paper's closed form of v)."""
-    return Problem.of(pos, neg, lam, mu).v(negative_fraction)
+    return Problem.of(pos, neg, lam, mu, lead).v(negative_fraction)
 
 
-def update_u(pos: ClassScores, neg: ClassScores, positive_fraction: float, lam: float, mu: float) -> float:
+def update_u(
+    pos: ClassScores, neg: ClassScores, positive_fraction: float, lam: float, mu: float, lead: float = 0.0
+) -> float:
     """U of the u that minimises K while v keeps ``positive_fraction`` (the paper's closed form of u)."""
-    return Problem.of(pos, neg, lam, mu).u(positive_fraction)
+    return Problem.of(pos, neg, lam, mu, lead).u(positive_fraction)
 
 
 def objective(
@@ -85,43 +90,45 @@ def objective(
     negative_fraction: float,
     lam: float,
     mu: float,
+    lead: float = 0.0,
 ) -> float:
     """``K(v,u)`` at the given fractions, in O(n log m) over the class that keeps fewer."""
     pairs = pair_sum(pos, neg, kept_count(positive_fraction, len(pos)), kept_count(negative_fraction, len(neg)))
-    balance = positive_fraction - negative_fraction
+    balance = positive_fraction - negative_fraction - lead
     return pairs / len(pos) / len(neg) - lam * (positive_fraction + negative_fraction) + mu * balance * balance
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Both classes, easiest first, with λ and μ: all that the updates need."""
+    """Both classes, easiest first, with λ, μ and the positives' lead δ: all that the updates need."""
 
     pos: Ranking
     neg: Ranking
     lam: float
     mu: float
+    lead: float = 0.0
 
     @classmethod
-    def of(cls, pos: ClassScores, neg: ClassScores, lam: float = 0.0, mu: float = 0.0) -> Problem:
+    def of(cls, pos: ClassScores, neg: ClassScores, lam: float = 0.0, mu: float = 0.0, lead: float = 0.0) -> Problem:
         """The problem of these scores."""
-        return cls(Ranking(pos, positive=True), Ranking(neg, positive=False), lam, mu)
+        return cls(Ranking(pos, positive=True), Ranking(neg, positive=False), lam, mu, lead)
 
     def v(self, negative_fraction: float) -> float:
         """The v-update."""
-        return _update(self.pos, self.neg, negative_fraction, self.lam, self.mu)
+        return _update(self.pos, self.neg, negative_fraction, negative_fraction + self.lead, self.lam, self.mu)
 
     def u(self, positive_fraction: float) -> float:
         """The u-update."""
-        return _update(self.neg, self.pos, positive_fraction, self.lam, self.mu)
+        return _update(self.neg, self.pos, positive_fraction, positive_fraction - self.lead, self.lam, self.mu)
 
     def slope(self, V: float, U: float) -> float:
-        """Where K wants V to go with U at its best: by the envelope theorem ``l⁺ − λ + 2μ(V − U)``.
+        """Where K wants V to go with U at its best: by the envelope theorem ``l⁺ − λ + 2μ(V − U − δ)``.
 
         l⁺ jumps from one positive to the next, so this is an interval; returned is its end nearest to 0,
         or 0 where it holds 0.
         """
         low, high = threshold_losses(self.pos, self.neg, V, U)
-        shift = 2.0 * self.mu * (V - U) - self.lam
+        shift = 2.0 * self.mu * (V - U - self.lead) - self.lam
         return max(low + shift, 0.0) + min(high + shift, 0.0)
 
     def lowers(self, old: tuple[float, float], new: tuple[float, float]) -> bool:
@@ -130,7 +137,7 @@ class Problem:
         Exact where K itself would round the difference away. A bound in O(log n log m) decides most cases.
         """
         (old_v, old_u), (new_v, new_u) = old, new
-        old_d, new_d = old_v - old_u, new_v - new_u
+        old_d, new_d = old_v - old_u - self.lead, new_v - new_u - self.lead
         rest = self.mu * (new_d - old_d) * (new_d + old_d) - self.lam * (new_v - old_v + new_u - old_u)
         return any(
             rest + mean(self.pos, old_v, new_v, self.neg, old_u) + mean(self.neg, old_u, new_u, self.pos, new_v) < 0.0

@@ -216,6 +216,6 @@ def _final_selection(outcome: algorithm.Outcome) -> Selection:
     assert last is not None
     start = (last.positive_fraction, last.negative_fraction)
     try:
-        return solve(outcome.scores.positive, outcome.scores.negative, last.lam, last.mu, start)
+        return solve(outcome.scores.positive, outcome.scores.negative, last.lam, last.mu, start, lead=last.lead)
     except CollapseError:
         return last

@@ -12,16 +12,21 @@ from bspauc_spark.statistics import ClassScores
 
 @dataclass(frozen=True)
 class PaceStep:
-    """λ and μ of one round, and the (V, U) to start ``solve`` from; none: where the last round ended."""
+    """λ, μ and lead δ of one round, and the (V, U) to start ``solve`` from; none: where the last round ended."""
 
     lam: float
     mu: float
     start: tuple[float, float] | None = None
+    lead: float = 0.0
 
     @classmethod
     def of(cls, found: Calibration) -> PaceStep:
         """The step that a calibration asks for."""
-        return cls(found.lam, found.mu, found.start)
+        return cls(found.lam, found.mu, found.start, found.lead)
+
+
+# Fractions that differ by class are held by the balance term, so it cannot be off.
+_LEAST_NU = 1e-3
 
 
 class Pace(Protocol):
@@ -74,7 +79,7 @@ class AutomaticPace:
         """λ and μ that keep this round's fractions of both classes."""
         wrong = fit_calibration(pos, neg).wrong_shares
         V, U = (self._fraction(1 - share, t) for share in wrong)
-        return PaceStep.of(calibrate_classes(pos, neg, V, U, self.nu))
+        return PaceStep.of(calibrate_classes(pos, neg, V, U, max(self.nu, _LEAST_NU)))
 
     def _fraction(self, last: float, t: int) -> float:
         if self.first is None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -68,12 +67,13 @@ class Selection:
     negative_fraction: float
     iterations: int
     converged: bool
+    lead: float = 0.0
     scores: tuple[ClassScores, ClassScores] | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def everything(cls, pos: ClassScores, neg: ClassScores, lam: float = 0.0, mu: float = 0.0) -> Selection:
         """Every row with weight 1, whatever its score: not self-paced."""
-        return cls(-_LARGEST, 1.0, _LARGEST, 1.0, lam, mu, 1.0, 1.0, 0, True, (pos, neg))
+        return cls(-_LARGEST, 1.0, _LARGEST, 1.0, lam, mu, 1.0, 1.0, 0, True, scores=(pos, neg))
 
     @property
     def apd(self) -> float:
@@ -86,7 +86,7 @@ class Selection:
         if self.scores is None:
             raise BSPAUCError("this selection was stored without its objective: use to_dict(objective=True).")
         V, U = self.positive_fraction, self.negative_fraction
-        return objective(*self.scores, V, U, self.lam, self.mu)
+        return objective(*self.scores, V, U, self.lam, self.mu, self.lead)
 
     def positive_weights(self, scores: ArrayLike) -> FloatArray:
         """Weights v of positives with these scores, in the order given."""
@@ -136,6 +136,7 @@ def solve(
     start: tuple[float, float] | None = None,
     max_updates: int = 1000,
     tol: float = 1e-9,
+    lead: float = 0.0,
 ) -> Selection:
     """Alternate the closed forms of v and u to a point that is optimal in each of them.
 
@@ -153,6 +154,8 @@ def solve(
         Closed-form updates after which to stop; ``converged`` is then False.
     tol
         Stop when V and U move less than this.
+    lead
+        δ: μ pulls V − U to this; 0 is the paper's balance.
 
     Raises
     ------
@@ -164,7 +167,7 @@ def solve(
     V, U = (1.0, 1.0) if start is None else start
     if not (0.0 <= V <= 1.0 and 0.0 <= U <= 1.0):
         raise InvalidPaceError(f"start must be two fractions between 0 and 1, not {start}.")
-    problem = Problem.of(pos, neg, float(lam), float(mu))
+    problem = Problem.of(pos, neg, float(lam), float(mu), float(lead))
     for point in alternate(problem, (float(V), float(U)), max_updates, tol):
         V, U, updates, converged = point
     emptied = [
@@ -183,6 +186,7 @@ def solve(
         *_threshold(problem.neg, U),
         lam=float(lam),
         mu=float(mu),
+        lead=float(lead),
         positive_fraction=V,
         negative_fraction=U,
         iterations=updates,
@@ -212,6 +216,8 @@ class Calibration(NamedTuple):
     """``(V + U)/2`` of ``start``."""
     gap: float
     """Distance from what was asked: of ``(V + U)/2``, or the larger one of V's and U's."""
+    lead: float = 0.0
+    """δ: by how much μ lets V exceed U; 0 is the paper's balance."""
 
     @property
     def reached(self) -> bool:
@@ -287,7 +293,7 @@ def calibration(
 
 def _of_selection(kept: Selection, gap: Callable[[float, float], float]) -> Calibration:
     V, U = kept.positive_fraction, kept.negative_fraction
-    return Calibration(kept.lam, kept.mu, (V, U), (V + U) / 2.0, gap(V, U))
+    return Calibration(kept.lam, kept.mu, (V, U), (V + U) / 2.0, gap(V, U), kept.lead)
 
 
 def _balance(mu: float | None, nu: float | None) -> Balance:
@@ -315,28 +321,14 @@ def _search(keep: Callable[[float], float], fraction: float, grid: list[float]) 
 def calibrate_classes(
     pos: ClassScores, neg: ClassScores, positive_fraction: float, negative_fraction: float, nu: float
 ) -> Calibration:
-    """λ and μ that keep V of the positives and U of the negatives, verified by ``solve``.
+    """λ, ``μ = ν·λ`` and the lead δ that keep V of the positives and U of the negatives, verified by ``solve``.
 
-    ``λ = (l⁺ + l⁻)/2`` and ``μ = (l⁻ − l⁺)/4(V − U)``. Where losses at a threshold are an interval (a whole
-    rank, or all rows kept) several μ do, and the one nearest to ν·λ is taken. Where no μ > 0 does, because
-    the class to be kept more is the harder one or V = U, the mean fraction is kept with μ = ν·λ instead.
+    Without a lead μ pulls both classes to the same fraction, so no λ and μ could keep a third of the positives
+    and nearly all negatives: what data need whose positive labels are mostly wrong.
     """
     _check_fraction("positive_fraction", positive_fraction)
     _check_fraction("negative_fraction", negative_fraction)
-    _check_range("nu", nu)
-
-    def gap(V: float, U: float) -> float:
-        return max(abs(V - positive_fraction), abs(U - negative_fraction))
-
-    tried = []
-    pace = pace_of_classes(pos, neg, positive_fraction, negative_fraction, nu)
-    if pace is not None:
-        # A block-optimal point can be a saddle, and then solve may even empty a class.
-        with suppress(CollapseError):
-            kept = solve(pos, neg, *pace, start=(positive_fraction, negative_fraction))
-            tried.append(_of_selection(kept, gap))
-            if tried[0].reached:
-                return tried[0]
-    mean = calibration(pos, neg, (positive_fraction + negative_fraction) / 2.0, nu=nu)
-    tried.append(mean._replace(gap=gap(*mean.start)))
-    return min(tried, key=lambda one: one.gap)
+    _check_range("nu", nu, positive=True)
+    lam, mu, lead = pace_of_classes(pos, neg, positive_fraction, negative_fraction, nu)
+    kept = solve(pos, neg, lam, mu, (positive_fraction, negative_fraction), lead=lead)
+    return _of_selection(kept, lambda V, U: max(abs(V - positive_fraction), abs(U - negative_fraction)))

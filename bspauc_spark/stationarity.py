@@ -114,23 +114,20 @@ def stationary_points(
     return [(at_v.middle, V, total - V) for V, at_v in ranges if math.isfinite(at_v.low)]
 
 
-def pace_of_classes(pos: ClassScores, neg: ClassScores, V: float, U: float, nu: float) -> tuple[float, float] | None:
-    """λ and μ > 0 for which (V, U) is optimal in both blocks, μ as near to ν·λ as can be; or None.
+def pace_of_classes(pos: ClassScores, neg: ClassScores, V: float, U: float, nu: float) -> tuple[float, float, float]:
+    """λ, ``μ = ν·λ`` and the lead δ for which (V, U) is optimal in both blocks.
 
-    ``λ = (l⁺ + l⁻)/2`` and ``μ = (l⁻ − l⁺)/4(V − U)``, with l⁺ and l⁻ at an end of their intervals
-    unless ``μ = ν·λ`` itself will do.
+    ``l⁺ = λ − 2μ(V − U − δ)`` and ``l⁻ = λ + 2μ(V − U − δ)`` give ``λ = (l⁺ + l⁻)/2`` and
+    ``δ = V − U − (l⁻ − l⁺)/4μ``: whatever the fractions, there is such a pace.
     """
     problem = Problem.of(pos, neg)
-    suited = lambda_range(problem, V, U, Balance(nu=nu))
-    if suited.side == 0 and math.isfinite(suited.low):
-        return suited.middle, nu * suited.middle
-    if abs(V - U) < 1e-6:
-        return None
-    corners = [
-        ((at_v + at_u) / 2.0, (at_u - at_v) / (4.0 * (V - U)))
-        for at_v in threshold_losses(problem.pos, problem.neg, V, U)
-        for at_u in threshold_losses(problem.neg, problem.pos, U, V)
-        if math.isfinite(at_v) and math.isfinite(at_u)
-    ]
-    suiting = [(lam, mu) for lam, mu in corners if lam >= LAMBDA_FLOOR and mu > 0.0]
-    return min(suiting, key=lambda pace: abs(math.log(pace[1] / pace[0] / (nu or 1.0))), default=None)
+    at_v = _inside(*threshold_losses(problem.pos, problem.neg, V, U))
+    at_u = _inside(*threshold_losses(problem.neg, problem.pos, U, V))
+    lam = max((at_v + at_u) / 2.0, LAMBDA_FLOOR)
+    mu = nu * lam
+    return lam, mu, V - U - (at_u - at_v) / (4.0 * mu)
+
+
+def _inside(low: float, high: float) -> float:
+    """A threshold between two losses; just above the first where all rows are kept."""
+    return low * (1.0 + 1e-6) + LAMBDA_FLOOR if math.isinf(high) else (low + high) / 2.0

@@ -25,7 +25,7 @@ from bspauc_spark.selection import (
 )
 from bspauc_spark.statistics import ClassScores
 
-KINDS = ["generic", "tied", "all zero loss", "all kept", "none kept", "mu is zero", "sizes differ"]
+KINDS = ["generic", "tied", "all zero loss", "all kept", "none kept", "mu is zero", "sizes differ", "with a lead"]
 PROBLEMS_PER_KIND = 150
 
 
@@ -37,6 +37,7 @@ class Case:
     s_neg: np.ndarray
     lam: float
     mu: float
+    lead: float = 0.0
 
     def __post_init__(self):
         self.s_pos = -np.sort(-self.s_pos.astype(np.float32))
@@ -53,14 +54,14 @@ class Case:
 
     def K(self, v, u):
         V, U = v.mean(), u.mean()
-        return v @ self.xi @ u / (self.n * self.m) - self.lam * (V + U) + self.mu * (V - U) ** 2
+        return v @ self.xi @ u / (self.n * self.m) - self.lam * (V + U) + self.mu * (V - U - self.lead) ** 2
 
     def blocks(self, fraction):
-        """(update, losses, fraction of the other class, K of this class's weights) for v and for u."""
+        """(update, losses, the fraction that μ pulls to, K of this class's weights) for v and for u."""
         u, v = self.u(fraction), self.v(fraction)
-        args = (self.pos, self.neg, fraction, self.lam, self.mu)
-        yield update_v(*args), self.xi @ u / self.m, u.mean(), lambda weights: self.K(weights, u)
-        yield update_u(*args), v @ self.xi / self.n, v.mean(), lambda weights: self.K(v, weights)
+        args = (self.pos, self.neg, fraction, self.lam, self.mu, self.lead)
+        yield update_v(*args), self.xi @ u / self.m, u.mean() + self.lead, lambda weights: self.K(weights, u)
+        yield update_u(*args), v @ self.xi / self.n, v.mean() - self.lead, lambda weights: self.K(v, weights)
 
 
 def case(kind: str, seed: int) -> tuple[Case, float]:
@@ -82,7 +83,8 @@ def case(kind: str, seed: int) -> tuple[Case, float]:
     if kind == "mu is zero":
         mu = 0.0
     fraction = [0.0, 1.0, rng.integers(0, m + 1) / m, rng.uniform()][seed % 4]
-    return Case(s_pos, s_neg, lam, mu), float(fraction)
+    lead = rng.uniform(-1.2, 1.2) if kind == "with a lead" else 0.0
+    return Case(s_pos, s_neg, lam, mu, lead), float(fraction)
 
 
 def theorem(losses, other_fraction, lam, mu) -> float:
@@ -181,7 +183,7 @@ def test_updates_are_global_minima_over_all_weights(kind):
 def test_the_alternation_ends_block_optimal(kind, accelerate):
     for problem, _ in each_case(kind):
         *_, end = alternate(
-            Problem.of(problem.pos, problem.neg, problem.lam, problem.mu),
+            Problem.of(problem.pos, problem.neg, problem.lam, problem.mu, problem.lead),
             accelerate=accelerate,
             max_updates=20_000,
         )
@@ -190,8 +192,8 @@ def test_the_alternation_ends_block_optimal(kind, accelerate):
             problem.xi @ problem.u(end.U) / problem.m,
             problem.v(end.V) @ problem.xi / problem.n,
         )
-        assert abs(theorem(losses_v, end.U, problem.lam, problem.mu) - end.V) <= 1e-9
-        assert abs(theorem(losses_u, end.V, problem.lam, problem.mu) - end.U) <= 1e-9
+        assert abs(theorem(losses_v, end.U + problem.lead, problem.lam, problem.mu) - end.V) <= 1e-9
+        assert abs(theorem(losses_u, end.V - problem.lead, problem.lam, problem.mu) - end.U) <= 1e-9
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -199,7 +201,7 @@ def test_the_alternation_ends_block_optimal(kind, accelerate):
 def test_the_objective_never_increases(kind, accelerate):
     for problem, fraction in each_case(kind):
         points = alternate(
-            Problem.of(problem.pos, problem.neg, problem.lam, problem.mu),
+            Problem.of(problem.pos, problem.neg, problem.lam, problem.mu, problem.lead),
             start=(1.0, fraction),
             accelerate=accelerate,
         )
@@ -504,29 +506,29 @@ def test_calibration_wants_a_fraction(fraction):
         calibrate(*scores_of(0), fraction, nu=1.0)
 
 
-def test_class_fractions_follow_from_lambda_and_mu_where_a_positive_mu_fits():
-    pos, neg = scores_of(9, "trained")
-    asked = solve(pos, neg, 0.2, 0.15)
-    V, U = asked.positive_fraction, asked.negative_fraction
-    assert abs(V - U) > 0.005
-    found = calibrate_classes(pos, neg, V, U, nu=1.0)
+@pytest.mark.parametrize("kind", ["trained", "untrained", "noisy"])
+@pytest.mark.parametrize(("V", "U"), [(0.7, 0.75), (0.9, 0.75), (0.3, 0.95), (0.95, 0.3), (0.123, 0.956)])
+@pytest.mark.parametrize("nu", [0.5, 1.0, 10.0])
+def test_any_fractions_of_the_two_classes_can_be_kept_where_their_thresholds_cost_something(kind, V, U, nu):
+    pos, neg = scores_of(11, kind)
+    found = calibrate_classes(pos, neg, V, U, nu)
     assert found.start == pytest.approx((V, U), abs=1e-6)
-    assert found.gap < 1e-6
+    assert found.mu == pytest.approx(nu * found.lam)
+    again = solve(pos, neg, found.lam, found.mu, start=found.start, lead=found.lead)
+    assert (again.positive_fraction, again.negative_fraction) == pytest.approx((V, U), abs=1e-6)
 
 
 @pytest.mark.parametrize(("V", "U"), [(1.0, 0.8), (0.8, 1.0), (1.0, 1.0)])
-def test_a_class_can_be_kept_whole(V, U):
-    pos, neg = scores_of(10, "untrained")
-    found = calibrate_classes(pos, neg, V, U, nu=0.2)
-    assert found.start == pytest.approx((V, U), abs=0.01)
-
-
-@pytest.mark.parametrize(("V", "U"), [(0.7, 0.7), (0.9, 0.75), (0.75, 0.9), (1.0, 0.7), (0.3, 0.3)])
 @pytest.mark.parametrize("kind", ["trained", "untrained", "separable", "noisy"])
-def test_class_fractions_that_do_not_fit_fall_back_and_report_the_gap(kind, V, U):
-    pos, neg = scores_of(11, kind)
+def test_a_class_can_be_kept_whole(kind, V, U):
+    pos, neg = scores_of(10, kind)
     found = calibrate_classes(pos, neg, V, U, nu=1.0)
-    kept = solve(pos, neg, found.lam, found.mu, start=found.start)
-    assert (kept.positive_fraction, kept.negative_fraction) == pytest.approx(found.start, abs=1e-6)
+    assert found.start == pytest.approx((V, U), abs=0.01) or kind == "separable"
     assert found.gap == pytest.approx(max(abs(found.start[0] - V), abs(found.start[1] - U)), abs=1e-12)
-    assert found.fraction_reached == pytest.approx(sum(found.start) / 2)
+
+
+def test_rows_that_cost_nothing_stay_whatever_fractions_are_asked_and_the_gap_is_reported():
+    pos, neg = scores_of(11, "separable")
+    found = calibrate_classes(pos, neg, 0.3, 0.3, nu=1.0)
+    assert not found.reached
+    assert found.gap == pytest.approx(max(found.start) - 0.3, abs=1e-12)

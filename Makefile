@@ -20,7 +20,8 @@ java:
 	@bash tools/java.sh
 
 demo: setup
-	spark-submit --master 'local[2]' --driver-memory 3g jobs/demo.py
+	spark-submit --master 'local[2]' --driver-memory 3g --conf spark.log.level=ERROR \
+		--conf spark.ui.enabled=false --conf spark.ui.showConsoleProgress=false jobs/demo.py
 
 lint: setup
 	ruff check .

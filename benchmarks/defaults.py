@@ -3,7 +3,8 @@
     python benchmarks/defaults.py --data-dir DIR [--seeds 3] [--only a9a]
 
 Beside BSPAUC stands its twin that is not self-paced, with the same Params, at the end of training and stopped
-early by a validation part with labels as noisy as the training part's.
+early by a validation part with labels as noisy as the training part's, and scikit-learn's LogisticRegression, which
+shows how hard the split is: on a9a the test AUC of one and the same learner moves by 0.003 from split to split.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from sklearn.linear_model import LogisticRegression
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -50,15 +52,19 @@ def main() -> None:
     parser.add_argument("--only", help="one data set")
     parser.add_argument("--params", type=json.loads, default={}, help="JSON of Params to change")
     args = parser.parse_args()
-    print("| data | flipped labels | BSPAUC | not self-paced | the same, stopped early | goal | seconds |")
-    print("|---|---|---|---|---|---|---|")
+    print(
+        "| data | flipped labels | BSPAUC | not self-paced | the same, stopped early | LogisticRegression | goal | seconds |"
+    )
+    print("|---|---|---|---|---|---|---|---|")
     for name, proportion, far, goal in CASES:
         if args.only and name != args.only:
             continue
         x, y = load(name, args.data_dir)
-        found: dict[str, list[float]] = {"paced": [], "twin": [], "early": [], "seconds": []}
+        found: dict[str, list[float]] = {"paced": [], "twin": [], "early": [], "linear": [], "seconds": []}
         for seed in range(args.seeds):
             data = split(x, y, seed, proportion, far)
+            linear = LogisticRegression(max_iter=1000).fit(data.x, data.label)
+            found["linear"].append(data.test_auc(linear.decision_function(data.x_test)))
             for kind, params in (
                 ("paced", {}),
                 ("twin", {"selfPaced": False}),
@@ -70,7 +76,7 @@ def main() -> None:
                     found["seconds"].append(seconds)
         means = {kind: np.mean(values) for kind, values in found.items()}
         stds = {kind: np.std(values) for kind, values in found.items()}
-        cells = [f"{means[kind]:.4f} ± {stds[kind]:.4f}" for kind in ("paced", "twin", "early")]
+        cells = [f"{means[kind]:.4f} ± {stds[kind]:.4f}" for kind in ("paced", "twin", "early", "linear")]
         wanted = f"≥ {goal:.3f}" if goal else ""
         print(
             f"| {name} | {describe(proportion, far)} | {' | '.join(cells)} | {wanted} | {means['seconds']:.1f} |",

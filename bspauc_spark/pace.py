@@ -25,6 +25,8 @@ class PaceStep:
         return cls(found.lam, found.mu, found.start, found.lead)
 
 
+# However wrong the labels look, some rows must be left to learn from.
+_LEAST_FRACTION = 0.02
 # Fractions that differ by class are held by the balance term, so it cannot be off.
 _LEAST_NU = 1e-3
 
@@ -78,7 +80,7 @@ class AutomaticPace:
     def at(self, t: int, pos: ClassScores, neg: ClassScores) -> PaceStep:
         """λ and μ that keep this round's fractions of both classes."""
         wrong = fit_calibration(pos, neg).wrong_shares
-        V, U = (self._fraction(1 - share, t) for share in wrong)
+        V, U = (self._fraction(max(1 - share, _LEAST_FRACTION), t) for share in wrong)
         return PaceStep.of(calibrate_classes(pos, neg, V, U, max(self.nu, _LEAST_NU)))
 
     def _fraction(self, last: float, t: int) -> float:

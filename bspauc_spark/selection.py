@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -321,7 +322,7 @@ def _search(keep: Callable[[float], float], fraction: float, grid: list[float]) 
 def calibrate_classes(
     pos: ClassScores, neg: ClassScores, positive_fraction: float, negative_fraction: float, nu: float
 ) -> Calibration:
-    """λ, ``μ = ν·λ`` and the lead δ that keep V of the positives and U of the negatives, verified by ``solve``.
+    """λ, ``μ ≥ ν·λ`` and the lead δ that keep V of the positives and U of the negatives, verified by ``solve``.
 
     Without a lead μ pulls both classes to the same fraction, so no λ and μ could keep a third of the positives
     and nearly all negatives: what data need whose positive labels are mostly wrong.
@@ -329,6 +330,20 @@ def calibrate_classes(
     _check_fraction("positive_fraction", positive_fraction)
     _check_fraction("negative_fraction", negative_fraction)
     _check_range("nu", nu, positive=True)
-    lam, mu, lead = pace_of_classes(pos, neg, positive_fraction, negative_fraction, nu)
-    kept = solve(pos, neg, lam, mu, (positive_fraction, negative_fraction), lead=lead)
-    return _of_selection(kept, lambda V, U: max(abs(V - positive_fraction), abs(U - negative_fraction)))
+
+    def gap(V: float, U: float) -> float:
+        return max(abs(V - positive_fraction), abs(U - negative_fraction))
+
+    tried = []
+    # A weak balance can make the point a saddle, which solve leaves; a stronger one holds it.
+    for strength in (nu, 4 * nu, 16 * nu, 64 * nu):
+        lam, mu, lead = pace_of_classes(pos, neg, positive_fraction, negative_fraction, strength)
+        with suppress(CollapseError):
+            kept = solve(pos, neg, lam, mu, (positive_fraction, negative_fraction), lead=lead)
+            tried.append(_of_selection(kept, gap))
+            if tried[-1].reached:
+                break
+    if not tried:
+        # Only rows that all cost the same leave nothing to hold on to: keep them all.
+        return calibration(pos, neg, 1.0, nu=nu)
+    return min(tried, key=lambda found: found.gap)

@@ -11,6 +11,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from bspauc_spark.errors import DivergedError, InvalidScoresError
 from bspauc_spark.launch import BlockReport, Scores, Workers
 from bspauc_spark.pace import Pace
 from bspauc_spark.selection import Selection, solve
@@ -136,10 +137,15 @@ def descend(workers: Workers, selection: Selection, tau: float, ensure_descent: 
     penalty = workers.penalty()
     mean_before = before / pairs + tau * penalty
     for halving in range(_HALVINGS + 1):
-        report = workers.train(selection, 0.5**halving)
-        mean_after = report.pair_sum / pairs + tau * report.penalty
-        if not ensure_descent or mean_after <= mean_before:
-            return _Block(report, before, penalty, mean_before, mean_after, 0.5**halving)
+        try:
+            report = workers.train(selection, 0.5**halving)
+        except (DivergedError, InvalidScoresError):
+            if not ensure_descent:
+                raise
+        else:
+            mean_after = report.pair_sum / pairs + tau * report.penalty
+            if not ensure_descent or mean_after <= mean_before:
+                return _Block(report, before, penalty, mean_before, mean_after, 0.5**halving)
         workers.undo()
     unchanged = BlockReport(before, penalty, before / pairs, 0.0)
     return _Block(unchanged, before, penalty, mean_before, mean_before, 0.0)

@@ -107,7 +107,7 @@ class Scorer:
         if hasattr(features, "tocsr"):
             matrix = features.tocsr()
             rows: Batch = _sparse_batch(matrix.indices, matrix.data, matrix.indptr)
-            finite = bool(np.isfinite(matrix.data).all())
+            finite = bool(rows.values.isfinite().all())
         else:
             dense = np.ascontiguousarray(features, dtype=np.float32)
             rows, finite = torch.from_numpy(dense), bool(np.isfinite(dense).all())

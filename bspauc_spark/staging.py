@@ -128,7 +128,8 @@ def feature_struct(dataset: DataFrame, name: str, sparse: bool) -> Column:
     data_type = dataset.schema[name].dataType
     if isinstance(data_type, st.ArrayType):
         return column.cast("array<float>")
-    return sf.unwrap_udt(column) if sparse else vector_to_array(column, "float32")
+    # vector_to_array fails on null, which the checks are to count.
+    return sf.unwrap_udt(column) if sparse else sf.when(column.isNotNull(), vector_to_array(column, "float32"))
 
 
 def quoted(name: str) -> Column:

@@ -1,0 +1,122 @@
+"""Algorithm 1's loop, on real in-process workers over arrays."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+
+from bspauc_spark import algorithm
+from bspauc_spark.launch import InProcessWorkers
+from bspauc_spark.pace import AutomaticPace, FractionPace
+from bspauc_spark.shards import NEGATIVES, POSITIVES, VALIDATION_NEGATIVES, VALIDATION_POSITIVES
+from bspauc_spark.workers.networks import NetworkSpec
+from bspauc_spark.workers.rows import DenseRows
+from bspauc_spark.workers.worker import TrainingSettings, Worker
+
+SETTINGS = {
+    "optimizer": "adam",
+    "learning_rate": 0.01,
+    "batch_size": 64,
+    "steps": 20,
+    "tau": 0.001,
+    "pairing": "all",
+    "averaging": 0.9,
+    "seed": 0,
+    "pretrain_steps": 20,
+    "pretrain_fraction": 1.0,
+}
+
+
+def workers(validation: bool = False, **settings) -> InProcessWorkers:
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(1500, 4)).astype(np.float32)
+    label = (x[:, 0] - x[:, 1] ** 2 > 0) ^ (rng.random(1500) < 0.15)
+    held = (np.arange(1500) % 4 == 0) & validation
+    kinds = {POSITIVES: label & ~held, NEGATIVES: ~label & ~held}
+    if validation:
+        kinds |= {VALIDATION_POSITIVES: label & held, VALIDATION_NEGATIVES: ~label & held}
+    rows = {kind: DenseRows([x[chosen]], 4) for kind, chosen in kinds.items()}
+    return InProcessWorkers(Worker(rows, NetworkSpec("mlp", 4, (16, 16)), TrainingSettings(**{**SETTINGS, **settings})))
+
+
+def pairs_of(team: InProcessWorkers) -> np.ndarray:
+    scores = team.score()
+    return np.maximum(0, 1 - scores.positive.sorted[:, None].astype(float) + scores.negative.sorted[None, :])
+
+
+def test_objectives_are_those_of_the_formula_at_the_old_and_at_the_new_theta():
+    team, tau = workers(averaging=0.0), 0.001
+    team.pretrain()
+    old = team.score()
+    selection = algorithm.select(FractionPace(0.7, 0.7, 1, nu=1.0), 1, old, None)
+    order = {kind: team._worker.scores()[kind].copy() for kind in (POSITIVES, NEGATIVES)}
+    v, u = selection.positive_weights(order[POSITIVES]), selection.negative_weights(order[NEGATIVES])
+    assert 0 < v.mean() < 1
+
+    def objective() -> float:
+        s, r = (team._worker.scores()[kind].astype(float) for kind in (POSITIVES, NEGATIVES))
+        hinge = np.maximum(0, 1 - s[:, None] + r[None, :])
+        V, U = v.mean(), u.mean()
+        pace = -selection.lam * (V + U) + selection.mu * (V - U - selection.lead) ** 2
+        return float((v[:, None] * u * hinge).mean() + tau * team.penalty() + pace)
+
+    before = objective()
+    block = algorithm.descend(team, selection, tau, ensure_descent=False)
+    row = algorithm._row(1, selection, block, tau, team.score(), 0.0, 0.0)
+    assert row.objective_before == pytest.approx(before, abs=1e-9)
+    assert row.objective_after == pytest.approx(objective(), abs=1e-9)
+    assert row.objective_before - tau * block.penalty_before == pytest.approx(selection.objective, abs=1e-9)
+
+
+def test_selection_weights_of_a_round_belong_to_the_scores_it_started_from():
+    team = workers()
+    outcome = algorithm.fit(team, FractionPace(0.6, 0.6, 1, nu=1.0), rounds=1, tau=0.0)
+    row = outcome.history[0]
+    kept = team._worker.kept()
+    n, m = (len(team._worker.rows[kind]) for kind in (POSITIVES, NEGATIVES))
+    assert len(kept[POSITIVES].full) + len(kept[POSITIVES].partial) == pytest.approx(row.positive_fraction * n, abs=1)
+    assert len(kept[NEGATIVES].full) + len(kept[NEGATIVES].partial) == pytest.approx(row.negative_fraction * m, abs=1)
+
+
+def test_without_a_pace_every_pair_counts():
+    team = workers(averaging=0.0)
+    outcome = algorithm.fit(team, None, rounds=2, tau=0.0)
+    assert outcome.history[-1].block_after == pytest.approx(pairs_of(team).mean(), rel=1e-9)
+    assert outcome.history[-1].objective_after == pytest.approx(pairs_of(team).mean(), rel=1e-9)
+
+
+def test_ensure_descent_gives_up_after_three_halvings_and_keeps_theta():
+    team = workers(learning_rate=1e4, optimizer="sgd", averaging=0.0, steps=3, tau=0.0)
+    before = {name: w.copy() for name, w in team.weights().items()}
+    scores = team.score()
+    selection = algorithm.select(None, 1, scores, None)
+    block = algorithm.descend(team, selection, 0.0, ensure_descent=True)
+    assert block.rate == 0
+    assert block.mean_after == block.mean_before
+    assert all(np.array_equal(before[name], w) for name, w in team.weights().items())
+
+
+def test_the_best_validation_round_is_kept_and_patience_stops():
+    team = workers(validation=True, learning_rate=0.05)
+    outcome = algorithm.fit(team, None, rounds=30, tau=0.0, patience=3)
+    aucs = [row.validation_auc for row in outcome.history]
+    assert outcome.best_round == int(np.argmax(aucs)) + 1
+    assert len(aucs) == outcome.best_round + 3 or len(aucs) == 30
+
+
+def test_each_round_is_announced_and_logged(caplog):
+    seen = []
+    with caplog.at_level(logging.INFO, logger="bspauc_spark"):
+        algorithm.fit(workers(), AutomaticPace(None, 3, 1.0), rounds=3, tau=0.0, on_round=seen.append)
+    assert [row.round for row in seen] == [1, 2, 3]
+    assert len([record for record in caplog.records if record.levelno == logging.INFO]) == 3
+
+
+def test_the_same_seed_gives_the_same_bits():
+    first, second, other = (
+        algorithm.fit(workers(seed=seed), AutomaticPace(None, 2, 1.0), rounds=2, tau=0.0).weights for seed in (5, 5, 6)
+    )
+    assert all(np.array_equal(first[name], second[name]) for name in first)
+    assert not all(np.array_equal(first[name], other[name]) for name in first)

@@ -1,0 +1,153 @@
+"""Rows of a class: reading them across parts, joining and padding batches, and mapping them from Arrow shards."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from scipy import sparse
+
+from bspauc_spark.shards import KINDS, NEGATIVES, POSITIVES, VALIDATION_POSITIVES, ShardTask
+from bspauc_spark.workers.rows import Batch, DenseRows, Rows, SparseBatch, SparseRows, concat, open_shards, pad
+
+WIDTH = 11
+
+
+def random_matrix(rows: int, seed: int = 0) -> np.ndarray:
+    """A third of the values are filled; some rows are empty."""
+    rng = np.random.default_rng(seed)
+    return (rng.normal(size=(rows, WIDTH)) * (rng.random((rows, WIDTH)) < 0.3)).astype(np.float32)
+
+
+def in_parts(matrix: np.ndarray, counts: list[int], kind: str) -> Rows:
+    parts = np.split(matrix, np.cumsum(counts)[:-1])
+    if kind == "dense":
+        return DenseRows(parts, WIDTH)
+    compressed = [sparse.csr_matrix(part) for part in parts]
+    return SparseRows([(c.indptr.astype(np.int64), c.indices.astype(np.int32), c.data) for c in compressed], WIDTH)
+
+
+def to_numpy(batch: Batch) -> np.ndarray:
+    if not isinstance(batch, SparseBatch):
+        return batch.numpy()
+    pointers = np.append(batch.offsets.numpy(), len(batch.indices))
+    return sparse.csr_matrix((batch.values.numpy(), batch.indices.numpy(), pointers), (len(batch), WIDTH)).toarray()
+
+
+@pytest.fixture(params=["dense", "sparse"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.mark.parametrize("counts", [[30], [10, 20], [1, 0, 12, 17], [0, 30, 0], [1] * 30], ids=str)
+def test_take_across_parts_equals_indexing_the_joined_matrix(kind: str, counts: list[int]) -> None:
+    matrix = random_matrix(30)
+    rows = in_parts(matrix, counts, kind)
+    rng = np.random.default_rng(1)
+    assert len(rows) == 30
+    for index in (rng.integers(0, 30, 100), rng.permutation(30), np.array([29]), np.array([], dtype=np.int64)):
+        batch = rows.take(index)
+        assert len(batch) == len(index)
+        assert np.array_equal(to_numpy(batch), matrix[index])
+
+
+def test_between_gives_a_range_that_ends_with_the_rows(kind: str) -> None:
+    matrix = random_matrix(30)
+    rows = in_parts(matrix, [13, 17], kind)
+    assert np.array_equal(to_numpy(rows.between(5, 20)), matrix[5:20])
+    assert np.array_equal(to_numpy(rows.between(25, 99)), matrix[25:])
+
+
+def test_a_taken_batch_is_a_copy() -> None:
+    matrix = random_matrix(5)
+    DenseRows([matrix], WIDTH).take(np.array([0, 1])).fill_(7)
+    assert np.array_equal(matrix, random_matrix(5))
+
+
+def test_concat_appends_the_second_batch(kind: str) -> None:
+    matrix = random_matrix(30)
+    rows = in_parts(matrix, [30], kind)
+    joined = concat(rows.between(3, 9), rows.between(20, 30))
+    assert np.array_equal(to_numpy(joined), np.concatenate([matrix[3:9], matrix[20:30]]))
+
+
+def test_pad_appends_empty_rows_and_never_cuts(kind: str) -> None:
+    matrix = random_matrix(8)
+    batch = in_parts(matrix, [8], kind).between(0, 8)
+    assert np.array_equal(to_numpy(pad(batch, 12)), np.concatenate([matrix, np.zeros((4, WIDTH), np.float32)]))
+    assert len(pad(batch, 8)) == len(pad(batch, 5)) == 8
+    empty = in_parts(np.zeros((2, WIDTH), np.float32), [2], kind).between(0, 2)
+    assert np.array_equal(to_numpy(pad(empty, 3)), np.zeros((3, WIDTH)))
+
+
+def test_a_sparse_batch_moves_as_a_whole() -> None:
+    batch = in_parts(random_matrix(8), [8], "sparse").between(0, 8)
+    moved = batch.to(torch.device("cpu"))
+    assert isinstance(moved, SparseBatch)
+    assert np.array_equal(to_numpy(moved), to_numpy(batch))
+
+
+def write(folder: Path, matrix: np.ndarray, kind: str, rows_per_batch: int = 1000, label: object = None) -> dict:
+    """Run a staging task in this process over ``matrix``; returns its report."""
+    label = np.arange(len(matrix)) % 3 == 0 if label is None else np.asarray(label)
+    table = pa.table(
+        {
+            "features": pa.array(list(matrix), type=pa.list_(pa.float32())),
+            "label": pa.array(label.astype(float)),
+            "validation": pa.array(np.arange(len(matrix)) % 5 == 0),
+        }
+    )
+    task = ShardTask(str(folder), 1.0, WIDTH, sparse=kind == "sparse")
+    (report,) = task(iter(table.to_batches(max_chunksize=rows_per_batch)))
+    return json.loads(report.column("report")[0].as_py())
+
+
+@pytest.mark.parametrize("rows_per_batch", [1000, 7])
+def test_mapped_shards_equal_the_arrays_they_were_written_from(tmp_path: Path, kind: str, rows_per_batch: int) -> None:
+    matrix = random_matrix(60)
+    report = write(tmp_path, matrix, kind, rows_per_batch)
+    positive, validation = np.arange(60) % 3 == 0, np.arange(60) % 5 == 0
+    masks = (positive & ~validation, ~positive & ~validation, positive & validation, ~positive & validation)
+    for name, mask in zip(KINDS, masks, strict=True):
+        files = report["files"][name]
+        rows = open_shards([tmp_path / file for file in sorted(files)], WIDTH, kind == "sparse")
+        assert len(rows) == sum(files.values()) == mask.sum()
+        assert np.array_equal(to_numpy(rows.between(0, len(rows))), matrix[mask])
+
+
+def test_many_shards_are_read_as_one_sequence(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bspauc_spark.shards.SHARD_BYTES", 200)
+    matrix = random_matrix(90)
+    files = write(tmp_path, matrix, kind, rows_per_batch=6)["files"][NEGATIVES]
+    rows = open_shards([tmp_path / file for file in sorted(files)], WIDTH, kind == "sparse")
+    wanted = matrix[(np.arange(90) % 3 != 0) & (np.arange(90) % 5 != 0)]
+    index = np.random.default_rng(2).permutation(len(rows))
+    assert len(files) > 3
+    assert np.array_equal(to_numpy(rows.take(index)), wanted[index])
+
+
+def test_a_kind_without_rows_has_no_file(tmp_path: Path, kind: str) -> None:
+    files = write(tmp_path, random_matrix(9), kind, label=np.zeros(9))["files"]
+    assert files[POSITIVES] == files[VALIDATION_POSITIVES] == {}
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_mapped_rows_outlive_their_files(tmp_path: Path, kind: str) -> None:
+    matrix = random_matrix(60)
+    files = write(tmp_path, matrix, kind, label=np.ones(60))["files"][POSITIVES]
+    rows = open_shards([tmp_path / file for file in sorted(files)], WIDTH, kind == "sparse")
+    for path in tmp_path.iterdir():
+        path.unlink()
+    assert np.array_equal(to_numpy(rows.between(0, 48)), matrix[np.arange(60) % 5 != 0])
+
+
+def test_dense_shards_are_mapped_not_copied(tmp_path: Path) -> None:
+    before = pa.total_allocated_bytes()
+    files = write(tmp_path, np.ones((20_000, WIDTH), np.float32), "dense", 10**6, np.ones(20_000))["files"][POSITIVES]
+    rows = open_shards([tmp_path / file for file in files], WIDTH, sparse=False)
+    assert len(rows) == 16_000
+    assert pa.total_allocated_bytes() - before < 16_000 * WIDTH * 4 / 2

@@ -112,7 +112,7 @@ def fit(data: Split, seed: int, validation: float = 0.0, **params: Any) -> tuple
     start = time.perf_counter()
     with one_thread():
         worker = Worker(rows, NetworkSpec("mlp", width, tuple(given["hiddenLayers"])), replace(settings))
-        outcome = algorithm.fit(InProcessWorkers(worker), given.get("pace", pace), given["rounds"], given["regParam"])
+        outcome = algorithm.fit(InProcessWorkers(worker), given.get("pace", pace), given["rounds"], tau=0.0)
     return worker, outcome, time.perf_counter() - start
 
 

@@ -123,7 +123,8 @@ class BSPAUCClassifier(
                 workers,
                 self._pace(),
                 rounds,
-                tau=self.getRegParam(),
+                # Decoupled decay shrinks θ beside the descent on L; it is no term of L.
+                tau=0.0 if self.getOptimizer() == "adamw" else self.getRegParam(),
                 ensure_descent=self.getEnsureDescent(),
                 patience=self.getPatience() if self._optional("validationIndicatorCol") else 0,
                 on_round=show,

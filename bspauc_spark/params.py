@@ -158,7 +158,12 @@ class BSPAUCParams(BSPAUCModelParams, HasValidationIndicatorCol, HasSeed):
     learningRate: Param[float] = _number("learningRate", "learning rate η", 0, open_low=True)
     batchSize: Param[int] = _integer("batchSize", "positives, and as many negatives, per step", 1)
     stepsPerRound: Param[int] = _integer("stepsPerRound", "steps of the θ block in each round", 1)
-    regParam: Param[float] = _number("regParam", "weight τ of the penalty Ω(θ) = ½‖θ‖²", 0)
+    regParam: Param[float] = _number(
+        "regParam",
+        "weight τ of the penalty Ω(θ) = ½‖θ‖² in the objective; with adamw, where the decay is decoupled, the rate of "
+        "that decay, and the objective has no penalty",
+        0,
+    )
     pairing: Param[str] = _choice(
         "pairing",
         "pairs of a batch: every one, or the j-th positive with the j-th negative (paper)",

@@ -106,8 +106,9 @@ class Scorer:
             )
         if hasattr(features, "tocsr"):
             matrix = features.tocsr()
-            rows: Batch = _sparse_batch(matrix.indices, matrix.data, matrix.indptr)
-            finite = bool(rows.values.isfinite().all())
+            batch = _sparse_batch(matrix.indices, matrix.data, matrix.indptr)
+            rows: Batch = batch
+            finite = bool(batch.values.isfinite().all())
         else:
             dense = np.ascontiguousarray(features, dtype=np.float32)
             rows, finite = torch.from_numpy(dense), bool(np.isfinite(dense).all())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -53,7 +54,9 @@ class ScoringNetwork(nn.Module):
         widths = (*spec.hidden_layers, 1) if spec.kind == "mlp" else (1,)
         self.spec = spec
         self.first = FirstLayer(spec.num_features, widths[0])
-        self.rest = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(widths))
+        # Not initialised by their constructor, which would draw from the process's generator.
+        linear = functools.partial(nn.utils.skip_init, nn.Linear)
+        self.rest = nn.ModuleList(linear(a, b) for a, b in pairwise(widths))
         self._initialise(generator)
 
     @torch.no_grad()

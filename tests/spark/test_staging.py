@@ -1,0 +1,376 @@
+"""From a DataFrame to Arrow shards: the rows, their order, and an error of its own for every kind of bad input."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pyspark.ml.functions import vector_to_array
+from pyspark.ml.linalg import SparseVector, Vectors, VectorUDT
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql import types as st
+from scipy import sparse
+
+from bspauc_spark import BSPAUCClassifier, staging
+from bspauc_spark.errors import BSPAUCError, InvalidDataError, InvalidFeaturesError, InvalidLabelError, StagingError
+from bspauc_spark.shards import NEGATIVES, POSITIVES, VALIDATION_NEGATIVES, VALIDATION_POSITIVES
+from bspauc_spark.staging import Columns, StagedData, stage
+from bspauc_spark.workers.rows import Rows, SparseBatch
+from tests.conftest import FAST, noisy_moons
+
+VECTORS = st.StructType(
+    [
+        st.StructField("features", VectorUDT()),
+        st.StructField("label", st.DoubleType()),
+        st.StructField("validation", st.BooleanType()),
+    ]
+)
+
+
+def columns(**changes: Any) -> Columns:
+    values = {
+        "features": "features",
+        "label": "label",
+        "validation": None,
+        "positive_label": 1.0,
+        "positive_label_is_default": True,
+    }
+    return Columns(**{**values, **changes})
+
+
+def to_numpy(rows: Rows) -> np.ndarray:
+    batch = rows.between(0, len(rows))
+    if not isinstance(batch, SparseBatch):
+        return batch.numpy()
+    pointers = np.append(batch.offsets.numpy(), len(batch.indices))
+    shape = (len(batch), rows.num_features)
+    return sparse.csr_matrix((batch.values.numpy(), batch.indices.numpy(), pointers), shape).toarray()
+
+
+def multiset(matrix: np.ndarray) -> Counter[bytes]:
+    return Counter(row.tobytes() for row in np.ascontiguousarray(matrix, dtype=np.float32))
+
+
+def staged_bytes(staged: StagedData) -> dict[str, bytes]:
+    found = {kind: to_numpy(rows).tobytes() for kind, rows in staged.open().items()}
+    staged.remove()
+    return found
+
+
+ROWS = 60
+LABEL = (np.arange(ROWS) % 4 == 0).astype(float)
+VALIDATION = np.arange(ROWS) % 3 == 0
+
+
+def matrix_of(values: str) -> np.ndarray:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(ROWS, 7)) * (rng.random((ROWS, 7)) < 0.5)
+    return np.round(10 * x) if values == "whole" else x
+
+
+def dense_vector(x: np.ndarray, i: int) -> Any:
+    return Vectors.dense(x)
+
+
+def sparse_vector(x: np.ndarray, i: int) -> Any:
+    return SparseVector(len(x), np.flatnonzero(x), x[x != 0])
+
+
+def either_vector(x: np.ndarray, i: int) -> Any:
+    return (dense_vector if i % 2 else sparse_vector)(x, i)
+
+
+def frame_of(spark: SparkSession, matrix: np.ndarray, make: Callable[[np.ndarray, int], Any]) -> DataFrame:
+    rows = [(make(x, i), float(LABEL[i]), bool(VALIDATION[i])) for i, x in enumerate(matrix)]
+    return spark.createDataFrame(rows, VECTORS)
+
+
+@pytest.mark.parametrize("form", ["dense", "sparse", "mixed", "float", "double", "int"])
+def test_shards_hold_exactly_the_rows_of_each_class_and_part(spark: SparkSession, tmp_path: Path, form: str) -> None:
+    matrix = matrix_of("whole" if form == "int" else "real")
+    make = {"sparse": sparse_vector, "mixed": either_vector}.get(form, dense_vector)
+    frame = frame_of(spark, matrix, make)
+    if form in ("float", "double", "int"):
+        frame = frame.withColumn("features", vector_to_array("features").cast(f"array<{form}>"))
+    staged = stage(frame, columns(validation="validation"), str(tmp_path))
+    masks = {
+        POSITIVES: (LABEL == 1) & ~VALIDATION,
+        NEGATIVES: (LABEL == 0) & ~VALIDATION,
+        VALIDATION_POSITIVES: (LABEL == 1) & VALIDATION,
+        VALIDATION_NEGATIVES: (LABEL == 0) & VALIDATION,
+    }
+    assert staged.counts == {kind: int(mask.sum()) for kind, mask in masks.items()}
+    assert (staged.num_features, staged.sparse) == (7, False)
+    for kind, rows in staged.open().items():
+        assert multiset(to_numpy(rows)) == multiset(matrix[masks[kind]] + 0.0)
+    staged.remove()
+    assert list(tmp_path.iterdir()) == []
+
+
+def wide(spark: SparkSession, filled: int, form: str, width: int = 2000) -> tuple[DataFrame, np.ndarray]:
+    """Rows of ``width`` features of which ``filled`` differ from zero, one explicit zero and one −0 besides."""
+    rng = np.random.default_rng(1)
+    matrix = np.zeros((ROWS, width))
+    rows = []
+    for i in range(ROWS):
+        places = np.sort(rng.choice(width, filled, replace=False))
+        values = rng.normal(size=filled)
+        values[0], values[1] = 0.0, -0.0
+        matrix[i, places] = values + 0.0
+        vector = SparseVector(width, places, values)
+        rows.append((Vectors.dense(vector.toArray()) if form == "dense" else vector, float(LABEL[i]), False))
+    return spark.createDataFrame(rows, VECTORS), matrix
+
+
+@pytest.mark.parametrize("form", ["sparse", "array"])
+def test_wide_rows_with_few_values_are_staged_sparse_without_zeros(
+    spark: SparkSession, tmp_path: Path, form: str
+) -> None:
+    frame, matrix = wide(spark, 12, "sparse")
+    if form == "array":
+        frame = frame.withColumn("features", vector_to_array("features"))
+    staged = stage(frame, columns(), str(tmp_path))
+    assert staged.sparse
+    for kind, label in ((POSITIVES, 1), (NEGATIVES, 0)):
+        rows = staged.open()[kind]
+        batch = rows.between(0, len(rows))
+        assert isinstance(batch, SparseBatch)
+        assert len(batch.values) == 10 * (label == LABEL).sum()
+        assert batch.values.all()
+        assert multiset(to_numpy(rows)) == multiset(matrix[label == LABEL])
+    staged.remove()
+
+
+def test_wide_rows_with_many_values_are_staged_dense(spark: SparkSession, tmp_path: Path) -> None:
+    frame, matrix = wide(spark, 600, "dense", width=700)
+    staged = stage(frame, columns(), str(tmp_path))
+    assert not staged.sparse
+    rows = staged.open()
+    assert multiset(to_numpy(rows[POSITIVES])) == multiset(matrix[LABEL == 1])
+    # −0 became 0: no sign bit is left on a zero.
+    joined = np.concatenate([to_numpy(rows[kind]) for kind in (POSITIVES, NEGATIVES)])
+    assert not np.signbit(joined[joined == 0]).any()
+    staged.remove()
+
+
+@pytest.mark.parametrize("form", ["dense", "wide sparse"])
+def test_the_order_of_rows_depends_on_the_rows_alone(spark: SparkSession, form: str) -> None:
+    if form == "dense":
+        frame = frame_of(spark, matrix_of("real"), dense_vector)
+        frame = frame.unionAll(frame.limit(20))
+    else:
+        frame, _ = wide(spark, 12, "sparse")
+        frame = frame.withColumn("validation", sf.rand(3) < 0.5).cache()
+    wanted = columns(validation="validation")
+    one = staged_bytes(stage(frame.repartition(1), wanted, None))
+    five = staged_bytes(stage(frame.repartition(5), wanted, None))
+    key, default = "spark.sql.execution.arrow.maxRecordsPerBatch", "10000"
+    spark.conf.set(key, "3")
+    try:
+        small_batches = staged_bytes(stage(frame.orderBy("label"), wanted, None))
+    finally:
+        spark.conf.set(key, default)
+    assert len(one) == 4
+    assert one == five == small_batches
+
+
+def test_the_negative_label_is_the_other_one_of_two(spark: SparkSession) -> None:
+    frame = frame_of(spark, matrix_of("real"), dense_vector).withColumn("label", sf.col("label") + 1)
+    staged = stage(frame, columns(positive_label=2.0, positive_label_is_default=False), None)
+    staged.remove()
+    assert (staged.labels, staged.positive_label, staged.negative_label) == ((1.0, 2.0), 2.0, 1.0)
+
+
+@pytest.mark.parametrize(("positive", "negative"), [(3.0, 0.0), (0.0, 1.0)])
+def test_many_labels_are_one_against_the_rest(spark: SparkSession, positive: float, negative: float) -> None:
+    label = sf.monotonically_increasing_id() % 5
+    frame = frame_of(spark, matrix_of("real"), dense_vector).coalesce(1).withColumn("label", label)
+    staged = stage(frame, columns(positive_label=positive, positive_label_is_default=False), None)
+    staged.remove()
+    assert (staged.counts[POSITIVES], staged.counts[NEGATIVES]) == (12, 48)
+    assert staged.negative_label == negative
+
+
+@pytest.mark.parametrize("kind", ["boolean", "int", "float", "decimal(5,1)"])
+def test_labels_of_any_number_type_or_booleans_are_taken(
+    spark: SparkSession, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "PARTITIONS", 1)
+    frame = frame_of(spark, matrix_of("real"), dense_vector).withColumn("label", sf.col("label").cast(kind))
+    staged = stage(frame, columns(), None)
+    staged.remove()
+    assert (staged.counts[POSITIVES], staged.counts[NEGATIVES]) == (15, 45)
+
+
+D = Vectors.dense
+GOOD = [(D(1, 2), 1.0, False), (D(3, 4), 0.0, False), (D(5, 6), 1.0, True), (D(7, 8), 0.0, True)]
+VALIDATED = {"validation": "validation"}
+
+
+def with_features(*features: Any) -> list[tuple[Any, float, bool]]:
+    return [*GOOD, *((x, 0.0, False) for x in features)]
+
+
+def with_labels(*labels: float | None) -> list[tuple[Any, float | None, bool]]:
+    return [(D(i, 2), None if label is None else float(label), False) for i, label in enumerate(labels)]
+
+
+BAD_VECTORS: dict[str, tuple[list[Any], dict[str, Any], type[BSPAUCError], str]] = {
+    "null label": (with_labels(0, 1, None, None), {}, InvalidLabelError, "'label' has 2 null or NaN values in 4 rows"),
+    "NaN label": (with_labels(0, 1, np.nan), {}, InvalidLabelError, "'label' has 1 null or NaN values in 3 rows"),
+    "three labels": (with_labels(0, 1, 2), {}, InvalidLabelError, r"'label' has more than two labels \(0, 1, 2"),
+    "no positives": (with_labels(0, 0, 0), {}, InvalidLabelError, "'label' has no training row with a label equal to"),
+    "no negatives": (with_labels(1, 1), {}, InvalidLabelError, "no training row with a label different from .* 2 rows"),
+    "positiveLabel absent": (
+        with_labels(0, 1, 2),
+        {"positive_label": 7.0, "positive_label_is_default": False},
+        InvalidLabelError,
+        r"equal to positiveLabel 7 among 3 rows \(labels: 0, 1, 2\)",
+    ),
+    "null features": (with_features(None, None), {}, InvalidFeaturesError, "'features' is null in 2 of 6 rows"),
+    "only null features": ([(None, 1.0, False)] * 2, {}, InvalidFeaturesError, "'features' is null in every row"),
+    "NaN": (with_features(D(np.nan, 1)), {}, InvalidFeaturesError, "'features' has NaN, infinite .* in 1 of 5 rows"),
+    "NaN in sparse": (
+        with_features(SparseVector(2, [0], [np.nan])),
+        {},
+        InvalidFeaturesError,
+        "NaN, infinite or too large .* in 1 of 5 rows",
+    ),
+    "infinite": (with_features(D(np.inf, 1), D(1, -np.inf)), {}, InvalidFeaturesError, "infinite .* in 2 of 6 rows"),
+    "beyond float32": (with_features(D(1e300, 1)), {}, InvalidFeaturesError, "too large .* in 1 of 5 rows"),
+    "differing sizes": (
+        [*GOOD, (D(1, 2, 3), 0.0, False), (SparseVector(9, [], []), 1.0, False)],
+        {},
+        InvalidFeaturesError,
+        r"'features' has \d of 6 rows with another size than \d \(found: .*\)",
+    ),
+    "no features": ([(D([]), 1.0, False), (D([]), 0.0, False)], {}, InvalidFeaturesError, "'features' holds .* size 0"),
+    "validation null": ([*GOOD, (D(1, 2), 0.0, None)], VALIDATED, InvalidDataError, "'validation' .* null in 1 of 5"),
+    "validation all true": (
+        [(x, y, True) for x, y, _ in GOOD],
+        VALIDATED,
+        InvalidLabelError,
+        "no training row with a label equal",
+    ),
+    "validation all false": (
+        [(x, y, False) for x, y, _ in GOOD],
+        VALIDATED,
+        InvalidLabelError,
+        "no validation row with a label equal",
+    ),
+    "empty": ([], {}, InvalidDataError, "the DataFrame is empty"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_VECTORS)
+def test_bad_rows_are_counted_and_named(
+    spark: SparkSession, tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "PARTITIONS", 2)
+    rows, changes, error, message = BAD_VECTORS[case]
+    with pytest.raises(error, match=message):
+        stage(spark.createDataFrame(rows, VECTORS).coalesce(1), columns(**changes), str(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [("null", "is null in 1 of 3"), ("size", "1 of 3 rows with another size than 2000"), ("NaN", "in 1 of 3 rows")],
+)
+def test_bad_wide_sparse_rows_are_counted_too(
+    spark: SparkSession, tmp_path: Path, value: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "PARTITIONS", 2)
+    bad = {"null": None, "size": SparseVector(2001, [5], [1.0]), "NaN": SparseVector(2000, [5], [np.nan])}[value]
+    good = SparseVector(2000, [3], [1.0])
+    rows = [(good, 1.0, False), (good, 0.0, False), (bad, 0.0, False)]
+    with pytest.raises(InvalidFeaturesError, match=message):
+        stage(spark.createDataFrame(rows, VECTORS).coalesce(1), columns(), str(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("features", "message"),
+    [
+        ("array(1D, null)", "'features' has NaN, infinite .* in 1 of 2 rows"),
+        ("array(1D, 1e300D)", "too large .* in 1 of 2 rows"),
+        ("array(1D)", "1 of 2 rows with another size than 2"),
+        ("null", "'features' is null in 1 of 2 rows"),
+    ],
+)
+def test_bad_arrays_are_counted_too(
+    spark: SparkSession, features: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "PARTITIONS", 1)
+    frame = spark.sql(f"SELECT array(1D, 2D) AS features, 1D AS label UNION ALL SELECT {features}, 0D").coalesce(1)
+    with pytest.raises(InvalidFeaturesError, match=message):
+        stage(frame, columns(), None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"features": "nope"}, InvalidDataError, r"'nope' \(featuresCol\) is not in the DataFrame; it has a, text"),
+        ({"label": "nope"}, InvalidDataError, r"'nope' \(labelCol\) is not in the DataFrame"),
+        ({"validation": "nope"}, InvalidDataError, r"'nope' \(validationIndicatorCol\) is not in the DataFrame"),
+        ({"label": "text"}, InvalidLabelError, "'text' has type string; numbers are needed. StringIndexer"),
+        ({"features": "text"}, InvalidFeaturesError, "'text' has type string; a vector or an array of numbers"),
+        ({"features": "texts"}, InvalidFeaturesError, "'texts' has type array<string>"),
+        ({"features": "y"}, InvalidFeaturesError, "'y' has type double"),
+        ({"validation": "y"}, InvalidDataError, r"'y' \(validationIndicatorCol\) has type double; boolean is needed"),
+    ],
+)
+def test_columns_that_are_missing_or_of_another_type_are_refused_before_any_job(
+    spark: SparkSession, tmp_path: Path, changes: dict[str, Any], error: type[BSPAUCError], message: str
+) -> None:
+    frame = spark.sql("SELECT array(1D, 2D) AS a, 'x' AS text, array('x') AS texts, 1D AS y")
+    with pytest.raises(error, match=message):
+        stage(frame, columns(**{"features": "a", "label": "y", **changes}), str(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_fit_leaves_nothing_behind_after_bad_rows(spark: SparkSession, tmp_path: Path) -> None:
+    frame = spark.createDataFrame(with_features(None), VECTORS)
+    with pytest.raises(InvalidFeaturesError, match="null in 1 of 5 rows"):
+        BSPAUCClassifier(**FAST, stagingDir=str(tmp_path)).fit(frame)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_staging_dir_that_cannot_be_written_is_an_error_with_advice(spark: SparkSession, tmp_path: Path) -> None:
+    frame = spark.createDataFrame(GOOD, VECTORS)
+    a_file = tmp_path / "file"
+    a_file.write_text("")
+    for path, reason in ((tmp_path / "missing", "No such file"), (a_file, "Not a directory")):
+        with pytest.raises(StagingError, match=f"stagingDir '{path}' cannot be written: {reason}.*Set stagingDir"):
+            BSPAUCClassifier(**FAST, stagingDir=str(path)).fit(frame)
+
+
+def test_column_names_with_dots_spaces_and_backticks_work(spark: SparkSession) -> None:
+    data = noisy_moons(400)
+    names = {"features": "my.features `x`", "label": "the label.y", "validation": "is `v`.alid"}
+    frame = spark.createDataFrame(data).select(
+        sf.array(*(f"x{i}" for i in range(6))).alias(names["features"]),
+        sf.col("label").alias(names["label"]),
+        sf.col("validation").alias(names["validation"]),
+        sf.col("x0").alias("other.column"),
+    )
+    model = BSPAUCClassifier(
+        **FAST,
+        featuresCol=names["features"],
+        labelCol=names["label"],
+        validationIndicatorCol=names["validation"],
+        predictionCol="pred.iction",
+        rawPredictionCol="raw `p`",
+        probabilityCol="a probability",
+    ).fit(frame)
+    scored = model.transform(frame)
+    assert scored.columns == [*frame.columns, "raw `p`", "a probability", "pred.iction"]
+    assert set(scored.toPandas()["pred.iction"]) == {0.0, 1.0}
+    audited = model.audit(frame)
+    assert audited.columns == [*frame.columns, "score", "loss", "weight", "suspicion"]
+    assert audited.toPandas()["suspicion"].between(0, 1).all()

@@ -36,8 +36,11 @@ format: setup
 	ruff format .
 
 bench: setup
-	$(PYTHON) -m pip install --quiet --constraint constraints.txt '.[bench]'
-	$(PYTHON) benchmarks/run.py
+	$(PYTHON) -m pip install --quiet --constraint constraints.txt --editable '.[dev,bench]'
+	$(PYTHON) benchmarks/solve.py
+	$(PYTHON) benchmarks/transform.py
+	$(if $(DATA_DIR),$(PYTHON) benchmarks/audit.py --data-dir $(DATA_DIR))
+	$(if $(DATA_DIR),$(PYTHON) benchmarks/defaults.py --data-dir $(DATA_DIR))
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -50,14 +50,14 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--only", help="one data set")
+    parser.add_argument("--flips", default="", help="only rows whose flips are described so, for example farthest")
     parser.add_argument("--params", type=json.loads, default={}, help="JSON of Params to change")
     args = parser.parse_args()
-    print(
-        "| data | flipped labels | BSPAUC | not self-paced | the same, stopped early | LogisticRegression | goal | seconds |"
-    )
+    columns = ["BSPAUC", "not self-paced", "the same, stopped early", "LogisticRegression", "goal", "seconds"]
+    print(f"| data | flipped labels | {' | '.join(columns)} |")
     print("|---|---|---|---|---|---|---|---|")
     for name, proportion, far, goal in CASES:
-        if args.only and name != args.only:
+        if (args.only and name != args.only) or args.flips not in describe(proportion, far):
             continue
         x, y = load(name, args.data_dir)
         found: dict[str, list[float]] = {"paced": [], "twin": [], "early": [], "linear": [], "seconds": []}

@@ -54,7 +54,7 @@ def _skin(folder: Path) -> tuple[np.ndarray, np.ndarray]:
 
 def _shuttle(folder: Path) -> tuple[np.ndarray, np.ndarray]:
     with lzma.open(folder / "shuttle.trn.xz", "rt") as file:
-        table = pd.read_csv(file, sep=r"\s+", header=None).to_numpy()
+        table = pd.read_csv(file, header=None).to_numpy()
     return table[:, :-1], table[:, -1] == 3
 
 

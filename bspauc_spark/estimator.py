@@ -87,12 +87,16 @@ class BSPAUCClassifier(
         verbose: bool | None = None,
     ) -> None:
         super().__init__()
-        self._set(**self._input_kwargs)
+        self._set_given(self._input_kwargs)
 
     @keyword_only
     def setParams(self, **params: Any) -> BSPAUCClassifier:
         """Set several Params by name."""
-        return self._set(**self._input_kwargs)
+        return self._set_given(self._input_kwargs)
+
+    def _set_given(self, params: dict[str, Any]) -> BSPAUCClassifier:
+        # None is what the signature shows for "unset"; as a value it would count as set.
+        return self._set(**{name: value for name, value in params.items() if value is not None})
 
     def _fit(self, dataset: DataFrame) -> BSPAUCModel:
         check_together(self)

@@ -221,13 +221,15 @@ def _vectors(first: npt.NDArray[np.float64], second: npt.NDArray[np.float64]) ->
 
 
 def _with_audit(scorer: Scorer, scores: npt.NDArray[np.float32], is_positive: pa.Array) -> pa.Array:
+    # A row without a label has a score and nothing to audit.
+    unlabelled = is_positive.is_null().to_numpy(zero_copy_only=False)
     positive = is_positive.fill_null(False).to_numpy(zero_copy_only=False)
     selection = scorer.selection
     weights = np.where(positive, selection.positive_weights(scores), selection.negative_weights(scores))
-    columns = (
-        scores.astype(np.float64),
+    judged = (
         scorer.curves.losses(scores, positive),
         weights,
         scorer.calibration.suspicion(scores, positive),
     )
-    return pa.StructArray.from_arrays([pa.array(c) for c in columns], names=list(AUDIT_COLUMNS))
+    columns = [pa.array(scores.astype(np.float64)), *(pa.array(column, mask=unlabelled) for column in judged)]
+    return pa.StructArray.from_arrays(columns, names=list(AUDIT_COLUMNS))

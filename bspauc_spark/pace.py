@@ -25,6 +25,9 @@ class PaceStep:
         return cls(found.lam, found.mu, found.start, found.lead)
 
 
+# So few wrong labels do no harm, but the rows left out for them would be the hardest ones, which teach most: where
+# positives are very rare, a handful of negatives that score high look just like it.
+_LEAST_WRONG = 0.005
 # However wrong the labels look, some rows must be left to learn from.
 _LEAST_FRACTION = 0.02
 # Fractions that differ by class are held by the balance term, so it cannot be off.
@@ -80,13 +83,17 @@ class AutomaticPace:
     def at(self, t: int, pos: ClassScores, neg: ClassScores) -> PaceStep:
         """λ and μ that keep this round's fractions of both classes."""
         wrong = fit_calibration(pos, neg).wrong_shares
-        V, U = (self._fraction(max(1 - share, _LEAST_FRACTION), t) for share in wrong)
+        V, U = (self._fraction(_believed(share), t) for share in wrong)
         return PaceStep.of(calibrate_classes(pos, neg, V, U, max(self.nu, _LEAST_NU)))
 
     def _fraction(self, last: float, t: int) -> float:
         if self.first is None:
             return last
         return self.first + (last - self.first) * ramp(t, self.rounds)
+
+
+def _believed(wrong_share: float) -> float:
+    return 1.0 if wrong_share < _LEAST_WRONG else max(1.0 - wrong_share, _LEAST_FRACTION)
 
 
 @dataclass

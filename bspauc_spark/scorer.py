@@ -42,8 +42,9 @@ class LossCurves:
     @classmethod
     def of(cls, pos: ClassScores, neg: ClassScores, selection: Selection) -> LossCurves:
         """The curves for the rows that ``selection`` keeps."""
-        low = min(pos.sorted[0], neg.sorted[0]) - 1.0
-        high = max(pos.sorted[-1], neg.sorted[-1]) + 1.0
+        low = float(min(pos.sorted[0], neg.sorted[0]))
+        high = float(max(pos.sorted[-1], neg.sorted[-1]))
+        low, high = low - max(1.0, 1e-6 * abs(low)), high + max(1.0, 1e-6 * abs(high))
         scores = np.linspace(low, high, _CURVE_POINTS)
         kept = (selection.positive_fraction * len(pos), selection.negative_fraction * len(neg))
         return cls(scores, positive_losses(scores, neg, kept[1]), negative_losses(scores, pos, kept[0]))
@@ -132,7 +133,7 @@ class Scorer:
         arrays = {f"theta.{name}": np.ascontiguousarray(w) for name, w in self.weights.items()}
         arrays |= {f"curves.{name}": array for name, array in vars(self.curves).items()}
         return {
-            JSON_NAME: json.dumps(description, indent=1).encode(),
+            JSON_NAME: json.dumps(description, indent=1, allow_nan=False).encode(),
             WEIGHTS_NAME: safetensors.numpy.save(arrays),
         }
 
@@ -152,7 +153,7 @@ class Scorer:
                 )
             arrays = safetensors.numpy.load(blobs[WEIGHTS_NAME])
             network = description["network"]
-            return cls(
+            scorer = cls(
                 spec=NetworkSpec(network["kind"], network["num_features"], tuple(network["hidden_layers"])),
                 sparse=description["sparse"],
                 weights={n.removeprefix("theta."): a for n, a in arrays.items() if n.startswith("theta.")},
@@ -163,7 +164,9 @@ class Scorer:
                 curves=LossCurves(*(arrays[f"curves.{name}"] for name in ("scores", "positive", "negative"))),
                 summary=description["summary"],
             )
-        except (KeyError, TypeError, ValueError, safetensors.SafetensorError) as error:
+            _ = scorer.network  # Built here, so that θ of another shape is found now and not at the first score.
+            return scorer
+        except (KeyError, TypeError, ValueError, RuntimeError, safetensors.SafetensorError) as error:
             raise ModelFormatError(f"the saved model cannot be read: {type(error).__name__}: {error}.") from error
 
     def save(self, path: str | Path) -> None:

@@ -34,9 +34,9 @@ class TrainingSummary:
         return plot_history(self.history, self.best_round)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Plain values for JSON, which has no NaN."""
         return {
-            "rounds": [asdict(row) for row in self.rounds],
+            "rounds": [{k: None if v != v else v for k, v in asdict(row).items()} for row in self.rounds],
             "best_round": self.best_round,
             "counts": dict(self.counts),
         }
@@ -45,4 +45,7 @@ class TrainingSummary:
     def from_dict(cls, values: Mapping[str, Any]) -> TrainingSummary:
         """The inverse of ``to_dict``."""
         rounds: Sequence[Mapping[str, Any]] = values["rounds"]
-        return cls(tuple(Round(**row) for row in rounds), values["best_round"], values["counts"])
+        known: list[dict[str, Any]] = [
+            {name: float("nan") if value is None else value for name, value in row.items()} for row in rounds
+        ]
+        return cls(tuple(Round(**row) for row in known), values["best_round"], values["counts"])

@@ -30,11 +30,10 @@ class _AllPairs(torch.autograd.Function):
         pairs = max(1, len(s) * len(r))
 
         r_sorted, by_r = torch.sort(r)
-        mass = _prefix(u[by_r])
-        moment = _prefix(u[by_r] * r_sorted)
+        # Sums from the top down: a difference of sums from below would lose all to one very low score.
         start = torch.searchsorted(r_sorted, s - 1, right=True)
-        active = mass[-1] - mass[start]
-        loss = (v * ((1 - s) * active + moment[-1] - moment[start])).sum() / pairs
+        active = _suffix(u[by_r])[start]
+        loss = (v * ((1 - s) * active + _suffix(u[by_r] * r_sorted)[start])).sum() / pairs
 
         s_sorted, by_s = torch.sort(s)
         below = _prefix(v[by_s])[torch.searchsorted(s_sorted, r + 1)]
@@ -45,6 +44,10 @@ class _AllPairs(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
         by_positive, by_negative = ctx.saved_tensors
         return gradients[0] * by_positive, gradients[0] * by_negative, None, None
+
+
+def _suffix(values: Tensor) -> Tensor:
+    return _prefix(values.flip(0)).flip(0)
 
 
 def _prefix(values: Tensor) -> Tensor:

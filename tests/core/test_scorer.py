@@ -190,7 +190,6 @@ def test_a_missing_curve_is_a_format_error(scorer: Scorer) -> None:
         Scorer.from_blobs({**blobs, WEIGHTS_NAME: safetensors.numpy.save(arrays)})
 
 
-@pytest.mark.xfail(reason="θ is put into the network when a row is first scored, not when it is read")
 @pytest.mark.parametrize("change", ["missing", "of another shape"])
 def test_weights_that_do_not_fit_the_network_are_a_format_error(scorer: Scorer, change: str) -> None:
     blobs = scorer.to_blobs()

@@ -296,7 +296,6 @@ def test_a_copy_has_its_own_params_and_the_same_theta(model: BSPAUCModel) -> Non
     assert not model.isSet("threshold")
 
 
-@pytest.mark.xfail(reason="Params._set stores None as a value, so the Param counts as set")
 def test_none_leaves_a_param_unset() -> None:
     """``None`` is the default that the signature shows; set, it predicts all rows negative and cannot be loaded."""
     assert not BSPAUCClassifier(threshold=None).isSet("threshold")

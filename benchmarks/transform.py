@@ -87,9 +87,8 @@ def main() -> None:
 
     speeds = [args.rows / statistics.median(column) for column in zip(*turns, strict=True)]
     ratio = statistics.median(theirs / mine for mine, theirs in turns)
-    print(
-        f"{args.rows:,} rows, {args.features} features, {args.partitions} partitions, median of {args.repetitions} turns\n"
-    )
+    shape = f"{args.rows:,} rows, {args.features} features, {args.partitions} partitions"
+    print(f"{shape}, median of {args.repetitions} turns\n")
     print("| model | rows/s |")
     print("|---|---|")
     print(f"| BSPAUCModel, hidden layers {ours.scorer.spec.hidden_layers} | {speeds[0]:,.0f} |")

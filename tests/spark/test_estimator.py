@@ -129,14 +129,8 @@ def test_validation_keeps_the_best_round_and_patience_stops(moons: DataFrame) ->
 
 
 def test_ensure_descent_never_raises_what_a_block_minimises(moons: DataFrame) -> None:
-    params = {
-        **FAST,
-        "rounds": 5,
-        "learningRate": 20.0,
-        "optimizer": "sgd",
-        "averaging": 0.0,
-        "hiddenLayers": [8],
-    }
+    params = {**FAST, "rounds": 5, "optimizer": "sgd", "learningRate": 5.0, "regParam": 0.0, "averaging": 0.0}
+    params["hiddenLayers"] = [8]
     free = BSPAUCClassifier(**params, selfPaced=False).fit(moons).summary.history
     held = BSPAUCClassifier(**params, selfPaced=False, ensureDescent=True).fit(moons).summary.history
     assert (held["block_after"] <= held["block_before"] + 1e-12).all()
@@ -221,9 +215,14 @@ def test_staged_rows_are_gone_after_success_and_after_failure(moons: DataFrame, 
 
 def test_sgd_and_linear_networks_train(moons: DataFrame) -> None:
     model = BSPAUCClassifier(
-        **{**FAST, "rounds": 5}, network="linear", optimizer="sgd", learningRate=0.1, pairing="matched"
+        **{**FAST, "stepsPerRound": 60},
+        network="linear",
+        optimizer="sgd",
+        learningRate=0.3,
+        regParam=0.0,
+        pairing="matched",
     ).fit(moons)
-    assert model.summary.history["train_auc"].iloc[-1] > 0.75
+    assert model.summary.history["train_auc"].iloc[-1] > 0.7  # of noisy labels; a curved boundary, a line
     assert [tuple(p.shape) for p in model.scorer.network.parameters()] == [(6, 1), (1,)]
 
 

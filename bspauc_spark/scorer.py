@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -210,6 +211,10 @@ def cached_scorer(digest: str, blobs: Mapping[str, bytes]) -> Scorer:
         if len(_loaded) >= 8:
             _loaded.pop(next(iter(_loaded)))
         _loaded[digest] = Scorer.from_blobs(blobs)
+        # Spark's workers collect garbage in every task, and torch's import leaves hundreds of thousands of objects to
+        # look through: set aside, they cost a task nothing.
+        gc.collect()
+        gc.freeze()
     return _loaded[digest]
 
 

@@ -94,7 +94,7 @@ class ScoringNetwork(nn.Module):
         """Scores of ``rows``, one number each."""
         hidden: Tensor = self.first(rows)
         for layer in self._linears():
-            hidden = _affine(torch.relu(hidden), layer.weight.T, layer.bias)
+            hidden = _affine(hidden.relu_(), layer.weight.T, layer.bias)
         return hidden[:, 0]
 
     def penalty(self) -> Tensor:

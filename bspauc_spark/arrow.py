@@ -5,6 +5,7 @@ Staging tasks import this module, so it does without torch, which takes seconds 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -18,7 +19,7 @@ IntArray: TypeAlias = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class FeatureBlock:
+class FeatureBlock(ABC):
     """Rows of one batch and what is wrong with each of them."""
 
     is_null: BoolArray
@@ -43,9 +44,9 @@ class FeatureBlock:
                 return f"{int(wrong.sum()):,} of {len(wrong):,} rows are {text}"
         return None
 
+    @abstractmethod
     def arrow(self, index: IntArray) -> pa.RecordBatch:
         """The rows at ``index`` as a shard holds them."""
-        raise NotImplementedError  # pragma: no cover
 
 
 @dataclass(frozen=True)

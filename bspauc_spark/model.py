@@ -163,7 +163,10 @@ class BSPAUCModel(Model, BSPAUCModelParams, MLReadable["BSPAUCModel"], MLWritabl
             scorer = cached_scorer(digest, blobs)
             block = feature_block(features, scorer.spec.num_features, scorer.sparse)
             if block.problem:
-                raise InvalidFeaturesError(f"column {column!r}: {block.problem} in a batch. Clean them first.")
+                raise InvalidFeaturesError(
+                    f"column {column!r}: {block.problem} in a batch; the model was fitted on "
+                    f"{scorer.spec.num_features} finite features. Clean them first."
+                )
             return scorer, scorer.score_block(block)
 
         return scores

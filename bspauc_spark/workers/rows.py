@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -61,7 +62,7 @@ def pad(batch: Batch, rows: int) -> Batch:
     return torch.cat([batch, batch.new_zeros(missing, batch.shape[1])])
 
 
-class Rows:
+class Rows(ABC):
     """The rows of one class, as a sequence of parts that are read as if they were joined."""
 
     num_features: int
@@ -72,9 +73,9 @@ class Rows:
     def __len__(self) -> int:
         return int(self._starts[-1])
 
+    @abstractmethod
     def take(self, index: IntArray) -> Batch:
         """The rows at ``index``, in that order."""
-        raise NotImplementedError
 
     def between(self, start: int, stop: int) -> Batch:
         """The rows ``start … stop − 1``."""

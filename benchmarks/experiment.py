@@ -8,7 +8,7 @@ from __future__ import annotations
 import bz2
 import lzma
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +18,13 @@ from sklearn.datasets import load_svmlight_file
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import train_test_split
 
-from bspauc_spark import algorithm
+from bspauc_spark import BSPAUCClassifier, algorithm
 from bspauc_spark.launch import InProcessWorkers, one_thread
 from bspauc_spark.noise import flip_labels
-from bspauc_spark.pace import AutomaticPace
-from bspauc_spark.params import DEFAULTS
 from bspauc_spark.shards import NEGATIVES, POSITIVES, VALIDATION_NEGATIVES, VALIDATION_POSITIVES
-from bspauc_spark.workers.networks import NetworkSpec, score_rows
+from bspauc_spark.workers.networks import score_rows
 from bspauc_spark.workers.rows import DenseRows
-from bspauc_spark.workers.worker import TrainingSettings, Worker
+from bspauc_spark.workers.worker import Worker
 
 
 def load(name: str, data_dir: Path) -> tuple[np.ndarray, np.ndarray]:
@@ -89,30 +87,17 @@ def split(x: np.ndarray, y: np.ndarray, seed: int, proportion: float, far_quanti
 
 def fit(data: Split, seed: int, validation: float = 0.0, **params: Any) -> tuple[Worker, algorithm.Outcome, float]:
     """Fit on arrays with the default Params, changed by ``params``; with a ``validation`` share the best round wins."""
-    given = {**DEFAULTS, **params}
-    settings = TrainingSettings(
-        optimizer=given["optimizer"],
-        learning_rate=given["learningRate"],
-        batch_size=given["batchSize"],
-        steps=given["stepsPerRound"],
-        tau=given["regParam"],
-        pairing=given["pairing"],
-        averaging=given["averaging"],
-        seed=seed,
-        pretrain_steps=given["pretrainSteps"],
-        pretrain_fraction=given["pretrainFraction"],
-    )
+    estimator = BSPAUCClassifier(seed=seed, **params)
     held = np.random.default_rng(seed + 1000).random(len(data.label)) < validation
     kinds = {POSITIVES: data.label & ~held, NEGATIVES: ~data.label & ~held}
     if validation:
         kinds |= {VALIDATION_POSITIVES: data.label & held, VALIDATION_NEGATIVES: ~data.label & held}
     width = data.x.shape[1]
     rows = {kind: DenseRows([data.x[chosen]], width) for kind, chosen in kinds.items()}
-    pace = AutomaticPace(given.get("paceStart"), given["rounds"], given["nu"]) if given["selfPaced"] else None
     start = time.perf_counter()
     with one_thread():
-        worker = Worker(rows, NetworkSpec("mlp", width, tuple(given["hiddenLayers"])), replace(settings))
-        outcome = algorithm.fit(InProcessWorkers(worker), given.get("pace", pace), given["rounds"], tau=0.0)
+        worker = Worker(rows, estimator._network(width), estimator._settings("cpu"))
+        outcome = algorithm.fit(InProcessWorkers(worker), estimator._pace(), estimator.getRounds(), tau=0.0)
     return worker, outcome, time.perf_counter() - start
 
 

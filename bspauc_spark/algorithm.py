@@ -147,7 +147,7 @@ def descend(workers: Workers, selection: Selection, tau: float, ensure_descent: 
             if not ensure_descent or mean_after <= mean_before:
                 return _Block(report, before, penalty, mean_before, mean_after, 0.5**halving)
         workers.undo()
-    unchanged = BlockReport(before, penalty, before / pairs, 0.0)
+    unchanged = BlockReport(before, penalty, 0.0)
     return _Block(unchanged, before, penalty, mean_before, mean_before, 0.0)
 
 

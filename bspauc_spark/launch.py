@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -29,13 +30,10 @@ class Scores:
 
 @dataclass(frozen=True)
 class BlockReport:
-    """What a θ block gave: ``Σ v_i u_j ξ_ij`` and ``Ω(θ)`` at the new θ, the mean pair loss on the way,
-    and how long the scoring pass at its end took.
-    """
+    """What a θ block gave: ``Σ v_i u_j ξ_ij`` and ``Ω(θ)`` at the new θ, and the seconds of the scoring pass."""
 
     pair_sum: float
     penalty: float
-    mean_loss: float
     score_seconds: float
 
 
@@ -61,6 +59,11 @@ class Workers(Protocol):
         """A copy of the θ that scores, by name."""
 
 
+# The setting belongs to the process, and fits may overlap: the first one in changes it, the last one out restores it.
+_threads_lock = threading.Lock()
+_threads_before: list[int] = []
+
+
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
     """Let torch compute in the calling thread alone.
@@ -68,12 +71,19 @@ def one_thread() -> Iterator[None]:
     Matrices of a batch are small: a second thread gains little, and where cores are shared (several fits under
     CrossValidator, Spark's own tasks) threads that spin for each other cost tenfold.
     """
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    with _threads_lock:
+        if not _threads_before:
+            _threads_before.append(torch.get_num_threads())
+            torch.set_num_threads(1)
+        else:
+            _threads_before.append(_threads_before[0])
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        with _threads_lock:
+            before = _threads_before.pop()
+            if not _threads_before:
+                torch.set_num_threads(before)
 
 
 class InProcessWorkers:
@@ -101,11 +111,11 @@ class InProcessWorkers:
 
     def train(self, selection: Selection, rate: float = 1.0) -> BlockReport:
         """Run the θ block on pairs of selected rows."""
-        mean_loss = self._worker.train(selection, rate)
+        self._worker.train(selection, rate)
         start = time.perf_counter()
         self._worker.scores()
         seconds = time.perf_counter() - start
-        return BlockReport(kept_pair_sum(self._worker, selection), self._worker.penalty(), mean_loss, seconds)
+        return BlockReport(kept_pair_sum(self._worker, selection), self._worker.penalty(), seconds)
 
     def undo(self) -> None:
         """Take the last θ block back."""
@@ -120,12 +130,9 @@ def kept_pair_sum(worker: Worker, selection: Selection) -> float:
     """``Σ v_i u_j ξ_ij`` over the rows that ``selection`` kept, at their new scores."""
     kept = worker.kept()
 
-    def groups(name: str, phi: float) -> Mapping[float, npt.NDArray[np.float32]]:
-        return {1.0: kept[name].full} if phi in (0, 1) else {1.0: kept[name].full, phi: kept[name].partial}
+    def groups(name: str, phi: float) -> list[tuple[float, ClassScores]]:
+        both = ((1.0, kept[name].full), (phi, kept[name].partial))
+        return [(weight, ClassScores.from_array(scores)) for weight, scores in both if len(scores)]
 
-    return sum(
-        v * u * pair_sum(ClassScores.from_array(s), ClassScores.from_array(r))
-        for v, s in groups(POSITIVES, selection.phi_positive).items()
-        for u, r in groups(NEGATIVES, selection.phi_negative).items()
-        if len(s) and len(r)
-    )
+    negatives = groups(NEGATIVES, selection.phi_negative)
+    return sum(v * u * pair_sum(s, r) for v, s in groups(POSITIVES, selection.phi_positive) for u, r in negatives)

@@ -13,7 +13,6 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.ml import Model
 from pyspark.ml.linalg import VectorUDT
-from pyspark.ml.param import Param
 from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
@@ -196,10 +195,6 @@ class BSPAUCModel(Model, BSPAUCModelParams, MLReadable["BSPAUCModel"], MLWritabl
     def read(cls) -> ModelReader:
         """A reader: ``BSPAUCModel.read().load(path)``."""
         return ModelReader(cls)
-
-    def copy(self, extra: dict[Param[Any], Any] | None = None) -> BSPAUCModel:
-        """A copy with other Params; θ is shared, since it never changes."""
-        return super().copy(extra)
 
 
 _SCORED = "__bspauc_scored"

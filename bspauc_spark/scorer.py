@@ -6,7 +6,7 @@ import gc
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -21,7 +21,7 @@ from bspauc_spark.errors import InvalidFeaturesError, ModelFormatError
 from bspauc_spark.selection import Selection
 from bspauc_spark.statistics import ClassScores, negative_losses, positive_losses
 from bspauc_spark.version import __version__
-from bspauc_spark.workers.networks import BLOCK_ROWS, NetworkSpec, ScoringNetwork, score_batch
+from bspauc_spark.workers.networks import NetworkSpec, ScoringNetwork, score_blocks
 from bspauc_spark.workers.rows import Batch, SparseBatch
 
 FORMAT_VERSION = 1
@@ -87,11 +87,7 @@ class Scorer:
 
     def score(self, rows: Batch) -> npt.NDArray[np.float32]:
         """Scores of any number of rows, in blocks of the size that training used."""
-        scores = np.empty(len(rows), dtype=np.float32)
-        for start in range(0, len(rows), BLOCK_ROWS):
-            block = _slice(rows, start, min(start + BLOCK_ROWS, len(rows)))
-            scores[start : start + BLOCK_ROWS] = score_batch(self.network, block).numpy()
-        return scores
+        return score_blocks(self.network, len(rows), partial(_slice, rows))
 
     def score_block(self, block: FeatureBlock) -> npt.NDArray[np.float32]:
         """Scores of the rows of an Arrow batch."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -124,10 +125,15 @@ def score_batch(network: ScoringNetwork, rows: Batch) -> Tensor:
     return scores.cpu()
 
 
-def score_rows(network: ScoringNetwork, rows: Rows) -> npt.NDArray[np.float32]:
-    """Scores of all ``rows``, block by block."""
-    scores = np.empty(len(rows), dtype=np.float32)
-    for start in range(0, len(rows), BLOCK_ROWS):
-        stop = min(start + BLOCK_ROWS, len(rows))
-        scores[start:stop] = score_batch(network, rows.between(start, stop)).numpy()
+def score_blocks(network: ScoringNetwork, count: int, between: Callable[[int, int], Batch]) -> npt.NDArray[np.float32]:
+    """Scores of ``count`` rows, block by block; ``between(start, stop)`` gives the rows of a block."""
+    scores = np.empty(count, dtype=np.float32)
+    for start in range(0, count, BLOCK_ROWS):
+        stop = min(start + BLOCK_ROWS, count)
+        scores[start:stop] = score_batch(network, between(start, stop)).numpy()
     return scores
+
+
+def score_rows(network: ScoringNetwork, rows: Rows) -> npt.NDArray[np.float32]:
+    """Scores of all ``rows``."""
+    return score_blocks(network, len(rows), rows.between)

@@ -6,9 +6,10 @@ import logging
 
 import numpy as np
 import pytest
+import torch
 
 from bspauc_spark import algorithm
-from bspauc_spark.launch import InProcessWorkers
+from bspauc_spark.launch import InProcessWorkers, one_thread
 from bspauc_spark.pace import AutomaticPace, FractionPace
 from bspauc_spark.shards import NEGATIVES, POSITIVES, VALIDATION_NEGATIVES, VALIDATION_POSITIVES
 from bspauc_spark.workers.networks import NetworkSpec
@@ -120,3 +121,14 @@ def test_the_same_seed_gives_the_same_bits():
     )
     assert all(np.array_equal(first[name], second[name]) for name in first)
     assert not all(np.array_equal(first[name], other[name]) for name in first)
+
+
+def test_overlapping_fits_leave_the_number_of_torch_threads_as_it_was():
+    before = torch.get_num_threads()
+    first, second = one_thread(), one_thread()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert torch.get_num_threads() == 1
+    second.__exit__(None, None, None)
+    assert torch.get_num_threads() == before

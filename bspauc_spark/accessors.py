@@ -238,6 +238,38 @@ class Accessors(BSPAUCParams):
         """Set ``stagingDir``."""
         return self._set(stagingDir=value)
 
+    def getNumProcesses(self) -> int:
+        """Value of ``numProcesses``."""
+        return self.getOrDefault(self.numProcesses)
+
+    def setNumProcesses(self, value: int) -> Self:
+        """Set ``numProcesses``."""
+        return self._set(numProcesses=value)
+
+    def getLocalMode(self) -> bool:
+        """Value of ``localMode``."""
+        return self.getOrDefault(self.localMode)
+
+    def setLocalMode(self, value: bool) -> Self:
+        """Set ``localMode``."""
+        return self._set(localMode=value)
+
+    def getCheckpointDir(self) -> str:
+        """Value of ``checkpointDir``."""
+        return self.getOrDefault(self.checkpointDir)
+
+    def setCheckpointDir(self, value: str) -> Self:
+        """Set ``checkpointDir``."""
+        return self._set(checkpointDir=value)
+
+    def getMaxRestarts(self) -> int:
+        """Value of ``maxRestarts``."""
+        return self.getOrDefault(self.maxRestarts)
+
+    def setMaxRestarts(self, value: int) -> Self:
+        """Set ``maxRestarts``."""
+        return self._set(maxRestarts=value)
+
     def getUseGpu(self) -> bool:
         """Value of ``useGpu``."""
         return self.getOrDefault(self.useGpu)

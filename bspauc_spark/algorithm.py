@@ -11,11 +11,13 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from bspauc_spark.errors import DivergedError, InvalidScoresError
-from bspauc_spark.launch import BlockReport, Scores, Workers
-from bspauc_spark.pace import Pace
+from bspauc_spark.checkpoint import Checkpoints, Saved
+from bspauc_spark.errors import DivergedError
+from bspauc_spark.launch import Scores, Workers
+from bspauc_spark.pace import ExplicitPace, Pace
 from bspauc_spark.selection import Selection, solve
 from bspauc_spark.statistics import auc, pair_sum
+from bspauc_spark.workers.worker import BlockReport
 
 logger = logging.getLogger("bspauc_spark")
 
@@ -67,16 +69,20 @@ def fit(
     ensure_descent: bool = False,
     patience: int = 0,
     on_round: Callable[[Round], None] = lambda _: None,
+    checkpoints: Checkpoints | None = None,
 ) -> Outcome:
     """Algorithm 1. Without a ``pace`` every row is kept in every round.
 
-    With validation rows the θ of the round with the best validation AUC is kept, otherwise the last one.
+    With validation rows the θ of the round with the best validation AUC is kept, otherwise the last one. With
+    ``checkpoints`` it goes on after the last round that is saved there.
     """
-    outcome = Outcome()
-    previous: Selection | None = None
-    workers.pretrain()
-    scores = workers.score()
-    for t in range(1, rounds + 1):
+    outcome, previous, scores = _begin(workers, pace, checkpoints)
+    for row in outcome.history:
+        on_round(row)
+    for t in range(len(outcome.history) + 1, rounds + 1):
+        if patience and t - 1 - outcome.best_round >= patience:
+            logger.info("no better validation AUC for %d rounds: stopped after round %d", patience, t - 1)
+            break
         selection, solve_seconds = _timed(lambda: select(pace, t, scores, previous))  # noqa: B023
         block, train_seconds = _timed(lambda: descend(workers, selection, tau, ensure_descent))  # noqa: B023
         scores = workers.score()
@@ -91,12 +97,46 @@ def fit(
         if scores.validation is None or row.validation_auc > _best_auc(outcome):
             outcome.best_round, outcome.weights = t, workers.weights()
             outcome.scores, outcome.selection = scores, selection
-        on_round(row)
-        if patience and t - outcome.best_round >= patience:
-            logger.info("no better validation AUC for %d rounds: stopped after round %d", patience, t)
-            break
         previous = selection
+        if checkpoints is not None:
+            checkpoints.save(_saved(outcome, previous, workers))
+        on_round(row)
     return outcome
+
+
+def _begin(
+    workers: Workers, pace: Pace | None, checkpoints: Checkpoints | None
+) -> tuple[Outcome, Selection | None, Scores]:
+    """Rounds done so far, the last one's selection, and the scores to go on from."""
+    saved = checkpoints.load() if checkpoints is not None else None
+    if saved is None:
+        workers.pretrain()
+        return Outcome(), None, workers.score()
+    history = [Round(**row) for row in saved.values["history"]]
+    best_round = saved.values["best_round"]
+    if isinstance(pace, ExplicitPace):
+        pace.first = history[0].lam
+    best_scores = None
+    if best_round < saved.round:
+        # Scores have the size of the data, so they are not saved but computed anew.
+        workers.load({**saved.state, **{f"average.{name}": array for name, array in saved.weights.items()}})
+        best_scores = workers.score()
+    workers.load(saved.state)
+    scores = workers.score()
+    best = Selection.from_dict(saved.values["best_selection"])
+    outcome = Outcome(history, best_round, dict(saved.weights), best_scores or scores, best)
+    return outcome, Selection.from_dict(saved.values["last_selection"]), scores
+
+
+def _saved(outcome: Outcome, last: Selection, workers: Workers) -> Saved:
+    assert outcome.selection is not None
+    values = {
+        "history": [asdict(row) for row in outcome.history],
+        "best_round": outcome.best_round,
+        "best_selection": outcome.selection.to_dict(objective=False),
+        "last_selection": last.to_dict(objective=False),
+    }
+    return Saved(len(outcome.history), values, workers.state(), outcome.weights)
 
 
 def select(pace: Pace | None, t: int, scores: Scores, previous: Selection | None) -> Selection:
@@ -139,13 +179,13 @@ def descend(workers: Workers, selection: Selection, tau: float, ensure_descent: 
     for halving in range(_HALVINGS + 1):
         try:
             report = workers.train(selection, 0.5**halving)
-        except (DivergedError, InvalidScoresError):
+        except DivergedError:
             if not ensure_descent:
                 raise
-        else:
-            mean_after = report.pair_sum / pairs + tau * report.penalty
-            if not ensure_descent or mean_after <= mean_before:
-                return _Block(report, before, penalty, mean_before, mean_after, 0.5**halving)
+            continue
+        mean_after = report.pair_sum / pairs + tau * report.penalty
+        if not ensure_descent or mean_after <= mean_before:
+            return _Block(report, before, penalty, mean_before, mean_after, 0.5**halving)
         workers.undo()
     unchanged = BlockReport(before, penalty, 0.0)
     return _Block(unchanged, before, penalty, mean_before, mean_before, 0.0)

@@ -45,6 +45,18 @@ class DivergedError(BSPAUCError):
     """Training gave numbers that are not finite."""
 
 
+class WorkerError(BSPAUCError):
+    """A worker raised something, or workers were lost once too often; the message carries what is known."""
+
+
+class PlacementError(BSPAUCError):
+    """The session cannot run the workers that were asked for."""
+
+
+class CheckpointError(BSPAUCError):
+    """A checkpoint that belongs to another fit, or that cannot be written or read."""
+
+
 class DeviceError(BSPAUCError):
     """The device asked for is not there."""
 

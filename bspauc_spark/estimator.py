@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import functools
+import json
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from pyspark import keyword_only
 from pyspark.ml import Estimator
 from pyspark.ml.util import DefaultParamsReadable, DefaultParamsWritable
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from tqdm.auto import tqdm
 
-from bspauc_spark import algorithm
+from bspauc_spark import algorithm, preflight
 from bspauc_spark.accessors import Accessors
 from bspauc_spark.calibration import fit_calibration
-from bspauc_spark.errors import CollapseError, DeviceError
-from bspauc_spark.launch import InProcessWorkers, one_thread
+from bspauc_spark.checkpoint import Checkpoints
+from bspauc_spark.distributed import DistributedWorkers, Launch
+from bspauc_spark.errors import CollapseError
+from bspauc_spark.launch import InProcessWorkers, Workers, one_thread
 from bspauc_spark.model import BSPAUCModel
 from bspauc_spark.pace import AutomaticPace, ExplicitPace, FractionPace, Pace
-from bspauc_spark.params import check_together
+from bspauc_spark.params import check_together, learning_params
+from bspauc_spark.preflight import Placement
 from bspauc_spark.scorer import LossCurves, Scorer, balanced_threshold
 from bspauc_spark.selection import Selection, solve
+from bspauc_spark.shards import NEGATIVES, POSITIVES
 from bspauc_spark.staging import Columns, StagedData, stage
 from bspauc_spark.summary import TrainingSummary
+from bspauc_spark.workers.device import choose_device
 from bspauc_spark.workers.networks import NetworkSpec
+from bspauc_spark.workers.serve import Task
 from bspauc_spark.workers.worker import TrainingSettings, Worker
 
 
@@ -82,8 +93,12 @@ class BSPAUCClassifier(
         ensureDescent: bool | None = None,
         patience: int | None = None,
         seed: int | None = None,
-        stagingDir: str | None = None,
+        numProcesses: int | None = None,
+        localMode: bool | None = None,
         useGpu: bool | None = None,
+        stagingDir: str | None = None,
+        checkpointDir: str | None = None,
+        maxRestarts: int | None = None,
         verbose: bool | None = None,
     ) -> None:
         super().__init__()
@@ -99,18 +114,59 @@ class BSPAUCClassifier(
         return self._set(**{name: value for name, value in params.items() if value is not None})
 
     def _fit(self, dataset: DataFrame) -> BSPAUCModel:
+        spark = dataset.sparkSession
         check_together(self)
-        device = self._device()
+        placement = self._place(spark)
         staged = stage(dataset, self._columns(), self._optional("stagingDir"))
         try:
-            spec = self._network(staged.num_features)
-            with one_thread():
-                outcome = self._run(InProcessWorkers(Worker(staged.open(), spec, self._settings(device))))
+            preflight.check_rows(staged.counts[POSITIVES] + staged.counts[NEGATIVES], placement)
+            checkpoints = self._checkpoints(staged)
+            with self._workers(spark, placement, staged) as workers:
+                outcome = self._run(workers, checkpoints)
         finally:
             staged.remove()
-        return self._finish(staged, spec, outcome)
+        model = self._finish(staged, outcome)
+        if checkpoints is not None:
+            checkpoints.remove()
+        return model
 
-    def _run(self, workers: InProcessWorkers) -> algorithm.Outcome:
+    def _place(self, spark: SparkSession) -> Placement:
+        """Where the θ side runs; every error that can be known before the rows are staged."""
+        placement = preflight.place(spark, self.getNumProcesses(), self._optional("localMode"), self.getUseGpu())
+        if placement.processes == 0:
+            choose_device(self.getUseGpu())
+        preflight.check_staging(spark, self._optional("stagingDir"))
+        if self.isDefined("checkpointDir"):
+            preflight.check_checkpoint_dir(self.getCheckpointDir())
+        return placement
+
+    def _checkpoints(self, staged: StagedData) -> Checkpoints | None:
+        if not self.isDefined("checkpointDir"):
+            return None
+        # Through JSON, as it will be read: tuples are lists there.
+        identity = json.loads(json.dumps({**learning_params(self), "data": staged.identity()}))
+        return Checkpoints(Path(self.getCheckpointDir()), identity)
+
+    @contextlib.contextmanager
+    def _workers(self, spark: SparkSession, placement: Placement, staged: StagedData) -> Iterator[Workers]:
+        """The θ side where it was placed, and its end."""
+        task = Task(
+            shards=staged.shards,
+            spec=self._network(staged.shards.num_features),
+            settings=self._settings(),
+            use_gpu=self.getUseGpu(),
+            threads=placement.threads,
+        )
+        if placement.processes:
+            launcher = functools.partial(Launch, spark, task, placement.processes, placement.local)
+            with DistributedWorkers(launcher, self.getMaxRestarts()) as workers:
+                yield workers
+        else:
+            settings = dataclasses.replace(task.settings, device=str(choose_device(task.use_gpu)))
+            with one_thread():
+                yield InProcessWorkers(Worker(task.shards.open(), task.spec, settings))
+
+    def _run(self, workers: Workers, checkpoints: Checkpoints | None) -> algorithm.Outcome:
         """Algorithm 1 under a progress bar."""
         rounds = self.getRounds()
         with tqdm(total=rounds, desc="BSPAUC", unit="round", disable=not self.getVerbose()) as bar:
@@ -132,9 +188,10 @@ class BSPAUCClassifier(
                 ensure_descent=self.getEnsureDescent(),
                 patience=self.getPatience() if self._optional("validationIndicatorCol") else 0,
                 on_round=show,
+                checkpoints=checkpoints,
             )
 
-    def _finish(self, staged: StagedData, spec: NetworkSpec, outcome: algorithm.Outcome) -> BSPAUCModel:
+    def _finish(self, staged: StagedData, outcome: algorithm.Outcome) -> BSPAUCModel:
         """The model of the best round: its θ, and what its scores say about labels."""
         assert outcome.scores is not None
         assert outcome.selection is not None
@@ -142,8 +199,8 @@ class BSPAUCClassifier(
         selection = _final_selection(outcome) if self.getSelfPaced() else outcome.selection
         summary = TrainingSummary(tuple(outcome.history), outcome.best_round, dict(staged.counts))
         scorer = Scorer(
-            spec=spec,
-            sparse=staged.sparse,
+            spec=self._network(staged.shards.num_features),
+            sparse=staged.shards.sparse,
             weights=outcome.weights,
             threshold=balanced_threshold(pos, neg),
             negative_label=staged.negative_label,
@@ -172,7 +229,7 @@ class BSPAUCClassifier(
         hidden = tuple(self.getHiddenLayers()) if self.getNetwork() == "mlp" else ()
         return NetworkSpec(self.getNetwork(), num_features, hidden)
 
-    def _settings(self, device: str) -> TrainingSettings:
+    def _settings(self) -> TrainingSettings:
         return TrainingSettings(
             optimizer=self.getOptimizer(),
             learning_rate=self.getLearningRate(),
@@ -184,15 +241,7 @@ class BSPAUCClassifier(
             seed=self.getSeed(),
             pretrain_steps=self.getPretrainSteps(),
             pretrain_fraction=self.getPretrainFraction(),
-            device=device,
         )
-
-    def _device(self) -> str:
-        if not self.getUseGpu():
-            return "cpu"
-        if not torch.cuda.is_available():
-            raise DeviceError("useGpu is True, but torch finds no CUDA device here. Set useGpu=False.")
-        return "cuda:0"
 
     def _pace(self) -> Pace | None:
         if not self.getSelfPaced():

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +14,10 @@ import torch
 
 from bspauc_spark.selection import Selection
 from bspauc_spark.shards import NEGATIVES, POSITIVES, VALIDATION_NEGATIVES, VALIDATION_POSITIVES
-from bspauc_spark.statistics import ClassScores, pair_sum
-from bspauc_spark.workers.worker import Worker
+from bspauc_spark.statistics import ClassScores
+from bspauc_spark.workers.worker import BlockReport, Worker
+
+State: TypeAlias = Mapping[str, npt.NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -27,14 +28,14 @@ class Scores:
     negative: ClassScores
     validation: tuple[ClassScores, ClassScores] | None = None
 
-
-@dataclass(frozen=True)
-class BlockReport:
-    """What a θ block gave: ``Σ v_i u_j ξ_ij`` and ``Ω(θ)`` at the new θ, and the seconds of the scoring pass."""
-
-    pair_sum: float
-    penalty: float
-    score_seconds: float
+    @classmethod
+    def of(cls, arrays: Mapping[str, npt.NDArray[np.float32]]) -> Scores:
+        """From the scores of all rows by kind."""
+        scores = {name: ClassScores.from_array(values) for name, values in arrays.items()}
+        validation = None
+        if VALIDATION_POSITIVES in scores:
+            validation = (scores[VALIDATION_POSITIVES], scores[VALIDATION_NEGATIVES])
+        return cls(scores[POSITIVES], scores[NEGATIVES], validation)
 
 
 class Workers(Protocol):
@@ -50,13 +51,22 @@ class Workers(Protocol):
         """``Ω(θ)``."""
 
     def train(self, selection: Selection, rate: float = 1.0) -> BlockReport:
-        """Run the θ block on pairs of selected rows, at ``rate`` times the learning rate."""
+        """Run the θ block on pairs of selected rows, at ``rate`` times the learning rate.
+
+        A block that diverges leaves θ as it was and raises ``DivergedError``.
+        """
 
     def undo(self) -> None:
         """Take the last θ block back."""
 
     def weights(self) -> dict[str, npt.NDArray[np.float32]]:
         """A copy of the θ that scores, by name."""
+
+    def state(self) -> State:
+        """All that the next block depends on, beside the rows."""
+
+    def load(self, state: State) -> None:
+        """Return to a state that ``state`` gave."""
 
 
 # The setting belongs to the process, and fits may overlap: the first one in changes it, the last one out restores it.
@@ -99,11 +109,7 @@ class InProcessWorkers:
 
     def score(self) -> Scores:
         """Score every row."""
-        scores = {name: ClassScores.from_array(values) for name, values in self._worker.scores().items()}
-        validation = None
-        if VALIDATION_POSITIVES in scores:
-            validation = (scores[VALIDATION_POSITIVES], scores[VALIDATION_NEGATIVES])
-        return Scores(scores[POSITIVES], scores[NEGATIVES], validation)
+        return Scores.of(self._worker.scores())
 
     def penalty(self) -> float:
         """``Ω(θ)``."""
@@ -111,11 +117,7 @@ class InProcessWorkers:
 
     def train(self, selection: Selection, rate: float = 1.0) -> BlockReport:
         """Run the θ block on pairs of selected rows."""
-        self._worker.train(selection, rate)
-        start = time.perf_counter()
-        self._worker.scores()
-        seconds = time.perf_counter() - start
-        return BlockReport(kept_pair_sum(self._worker, selection), self._worker.penalty(), seconds)
+        return self._worker.block(selection, rate)
 
     def undo(self) -> None:
         """Take the last θ block back."""
@@ -123,16 +125,17 @@ class InProcessWorkers:
 
     def weights(self) -> dict[str, npt.NDArray[np.float32]]:
         """A copy of the θ that scores, by name."""
-        return {name: tensor.cpu().numpy().copy() for name, tensor in self._worker.average.state_dict().items()}
+        return weights_of(self._worker.state())
+
+    def state(self) -> State:
+        """All that the next block depends on, beside the rows."""
+        return self._worker.state()
+
+    def load(self, state: State) -> None:
+        """Return to a state that ``state`` gave."""
+        self._worker.load_state(state)
 
 
-def kept_pair_sum(worker: Worker, selection: Selection) -> float:
-    """``Σ v_i u_j ξ_ij`` over the rows that ``selection`` kept, at their new scores."""
-    kept = worker.kept()
-
-    def groups(name: str, phi: float) -> list[tuple[float, ClassScores]]:
-        both = ((1.0, kept[name].full), (phi, kept[name].partial))
-        return [(weight, ClassScores.from_array(scores)) for weight, scores in both if len(scores)]
-
-    negatives = groups(NEGATIVES, selection.phi_negative)
-    return sum(v * u * pair_sum(s, r) for v, s in groups(POSITIVES, selection.phi_positive) for u, r in negatives)
+def weights_of(state: State) -> dict[str, npt.NDArray[np.float32]]:
+    """The θ that scores, out of a worker's state."""
+    return {name.removeprefix("average."): array.copy() for name, array in state.items() if name.startswith("average.")}

@@ -188,10 +188,31 @@ class BSPAUCParams(BSPAUCModelParams, HasValidationIndicatorCol, HasSeed):
     )
     stagingDir: Param[str] = _param(
         "stagingDir",
-        "folder for the staged rows, removed after the fit; unset: the system's temporary folder",
+        "folder that the driver and all executors see, for the staged rows, which are removed after the fit; unset: "
+        "the system's temporary folder, on a local master only",
         TypeConverters.toString,
     )
-    useGpu: Param[bool] = _flag("useGpu", "train on the first CUDA device")
+    numProcesses: Param[int] = _integer(
+        "numProcesses",
+        "workers that train θ; 0: on a local master this process, on a cluster one per executor, with useGpu per GPU",
+        0,
+    )
+    localMode: Param[bool] = _flag(
+        "localMode",
+        "True: the workers are processes beside the driver, False: tasks on executors; unset: as the master is",
+    )
+    useGpu: Param[bool] = _flag(
+        "useGpu", "train on GPUs: each worker on the one that Spark assigned to it, this process on the first one"
+    )
+    checkpointDir: Param[str] = _param(
+        "checkpointDir",
+        "folder where each finished round is saved until the fit ends; a fit with the same Params and data that finds "
+        "saved rounds there goes on after them",
+        TypeConverters.toString,
+    )
+    maxRestarts: Param[int] = _integer(
+        "maxRestarts", "how often lost workers are started again, from the last finished round", 0
+    )
     verbose: Param[bool] = _flag("verbose", "show a progress bar over the rounds")
 
     def __init__(self, *args: Any) -> None:
@@ -219,9 +240,24 @@ DEFAULTS: dict[str, Any] = {
     "pretrainFraction": 1.0,
     "ensureDescent": False,
     "patience": 0,
+    "numProcesses": 0,
     "useGpu": False,
+    "maxRestarts": 2,
     "verbose": True,
 }
+
+
+# Params that say where a fit runs and what its output is called, not what it learns.
+_NOT_LEARNING = {
+    *("featuresCol", "labelCol", "predictionCol", "rawPredictionCol", "probabilityCol", "validationIndicatorCol"),
+    *("numProcesses", "localMode", "useGpu", "stagingDir", "checkpointDir", "maxRestarts", "verbose", "threshold"),
+}
+
+
+def learning_params(params: BSPAUCParams) -> dict[str, Any]:
+    """The Params that decide what is learned from given rows, by name."""
+    values = {param.name: params.getOrDefault(param) for param in params.params if params.isDefined(param)}
+    return {name: value for name, value in values.items() if name not in _NOT_LEARNING}
 
 
 def check_together(params: BSPAUCParams) -> None:

@@ -6,10 +6,11 @@ depends on the rows alone. One pass checks and writes them; what it found comes 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,7 +29,7 @@ from bspauc_spark.shards import (
     VALIDATION_POSITIVES,
     ShardTask,
 )
-from bspauc_spark.workers.rows import Rows, open_shards
+from bspauc_spark.workers.rows import Shards
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,15 +55,14 @@ class Columns:
 
 @dataclass(frozen=True)
 class StagedData:
-    """Shards on disk: their folder, their files by kind in reading order, and the shape of a row."""
+    """The rows of a fit on disk, and what they are."""
 
-    directory: Path
-    files: Mapping[str, tuple[str, ...]]
+    shards: Shards
     counts: Mapping[str, int]
     labels: tuple[float, ...]
-    num_features: int
-    sparse: bool
     positive_label: float
+    fingerprint: str
+    """Of the rows: the same whatever their order and partitioning."""
 
     @property
     def negative_label(self) -> float:
@@ -72,17 +72,13 @@ class StagedData:
             return others[0]
         return 1.0 if self.positive_label == 0 else 0.0
 
-    def open(self) -> dict[str, Rows]:
-        """Map the shards: rows by kind; validation kinds only where there are validation rows."""
-        return {
-            kind: open_shards([self.directory / name for name in names], self.num_features, self.sparse)
-            for kind, names in self.files.items()
-            if names
-        }
+    def identity(self) -> dict[str, object]:
+        """What tells these rows from others."""
+        return {"features": self.shards.num_features, **self.counts, "fingerprint": self.fingerprint}
 
     def remove(self) -> None:
         """Delete the folder and all in it. Rows that are mapped stay readable."""
-        shutil.rmtree(self.directory, ignore_errors=True)
+        shutil.rmtree(self.shards.directory, ignore_errors=True)
 
 
 def stage(dataset: DataFrame, columns: Columns, staging_dir: str | None) -> StagedData:
@@ -97,7 +93,8 @@ def stage(dataset: DataFrame, columns: Columns, staging_dir: str | None) -> Stag
         names = {kind: tuple(sorted(found.files.get(kind, {}))) for kind in KINDS}
         counts = {kind: sum(found.files.get(kind, {}).values()) for kind in KINDS}
         labels = tuple(sorted(found.labels))
-        return StagedData(directory, names, counts, labels, num_features, sparse, columns.positive_label)
+        shards = Shards(str(directory), names, num_features, sparse)
+        return StagedData(shards, counts, labels, columns.positive_label, found.fingerprint())
     except BaseException:
         shutil.rmtree(directory, ignore_errors=True)
         raise
@@ -203,6 +200,11 @@ class _Found:
     sizes: set[int]
     labels: set[float]
     rows: int = 0
+    checksums: dict[str, dict[str, dict[str, int]]] = field(default_factory=dict)
+
+    def fingerprint(self) -> str:
+        """A digest of the checksums of all partitions, whose number and order are fixed."""
+        return hashlib.sha256(json.dumps(self.checksums, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _write_shards(dataset: DataFrame, columns: Columns, directory: Path, num_features: int, sparse: bool) -> _Found:
@@ -223,6 +225,7 @@ def _write_shards(dataset: DataFrame, columns: Columns, directory: Path, num_fea
     for (text,) in reports:
         report = json.loads(text)
         found.rows += report["rows"]
+        found.checksums[str(report["partition"])] = report["checksums"]
         found.sizes.update(report["sizes"])
         found.labels.update(report["labels"])
         for problem, count in report["problems"].items():

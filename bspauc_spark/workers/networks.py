@@ -29,6 +29,10 @@ class NetworkSpec:
     num_features: int
     hidden_layers: tuple[int, ...] = ()
 
+    def build(self, generator: torch.Generator | None = None) -> ScoringNetwork:
+        """The network, its initial weights drawn from ``generator``."""
+        return ScoringNetwork(self, generator)
+
 
 def _affine(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """``x W + b``, with the same last bits wherever a row stands in its block.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -32,7 +32,8 @@ class SparseBatch:
 
     def to(self, device: torch.device) -> SparseBatch:
         """Copy of the batch on ``device``."""
-        return SparseBatch(self.indices.to(device), self.values.to(device), self.offsets.to(device))
+        moved = (tensor.to(device, non_blocking=True) for tensor in (self.indices, self.values, self.offsets))
+        return SparseBatch(*moved)
 
 
 Batch: TypeAlias = Tensor | SparseBatch
@@ -57,7 +58,7 @@ def pad(batch: Batch, rows: int) -> Batch:
     if missing <= 0:
         return batch
     if isinstance(batch, SparseBatch):
-        end = torch.full((missing,), len(batch.indices), dtype=batch.offsets.dtype)
+        end = batch.offsets.new_full((missing,), len(batch.indices))
         return SparseBatch(batch.indices, batch.values, torch.cat([batch.offsets, end]))
     return torch.cat([batch, batch.new_zeros(missing, batch.shape[1])])
 
@@ -73,9 +74,18 @@ class Rows(ABC):
     def __len__(self) -> int:
         return int(self._starts[-1])
 
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """Bytes of all rows."""
+
     @abstractmethod
     def take(self, index: IntArray) -> Batch:
         """The rows at ``index``, in that order."""
+
+    @abstractmethod
+    def window(self, start: int, stop: int) -> Rows:
+        """The rows ``start … stop − 1`` as rows of their own; nothing is copied."""
 
     def between(self, start: int, stop: int) -> Batch:
         """The rows ``start … stop − 1``."""
@@ -94,6 +104,14 @@ class Rows(ABC):
             if b > a
         ]
 
+    def _cut(self, start: int, stop: int) -> list[tuple[int, int, int]]:
+        """The parts that hold the rows ``start … stop − 1``: (part, first row, row after the last)."""
+        cuts = [
+            (number, max(start - a, 0), min(stop, b) - a)
+            for number, (a, b) in enumerate(pairwise(self._starts.tolist()))
+        ]
+        return [(number, first, end) for number, first, end in cuts if end > first]
+
 
 class DenseRows(Rows):
     """Dense float32 rows."""
@@ -102,6 +120,13 @@ class DenseRows(Rows):
         super().__init__([len(part) for part in parts])
         self.parts = list(parts)
         self.num_features = num_features
+
+    @property
+    def nbytes(self) -> int:
+        return sum(part.nbytes for part in self.parts)
+
+    def window(self, start: int, stop: int) -> DenseRows:
+        return DenseRows([self.parts[i][a:b] for i, a, b in self._cut(start, stop)], self.num_features)
 
     def take(self, index: IntArray) -> Tensor:
         out: FloatArray = np.empty((len(index), self.num_features), dtype=np.float32)
@@ -120,6 +145,15 @@ class SparseRows(Rows):
         super().__init__([len(pointers) - 1 for pointers, _, _ in parts])
         self.parts = list(parts)
         self.num_features = num_features
+
+    @property
+    def nbytes(self) -> int:
+        stored = sum(int(pointers[-1] - pointers[0]) for pointers, _, _ in self.parts)
+        return 8 * stored + 8 * len(self)
+
+    def window(self, start: int, stop: int) -> SparseRows:
+        parts = ((self.parts[i], a, b) for i, a, b in self._cut(start, stop))
+        return SparseRows([(p[a : b + 1], columns, values) for (p, columns, values), a, b in parts], self.num_features)
 
     def take(self, index: IntArray) -> SparseBatch:
         split = self._by_part(index)
@@ -150,6 +184,26 @@ def _ranges(starts: IntArray, lengths: IntArray) -> IntArray:
     steps: IntArray = np.arange(total, dtype=np.int64)
     shifts: IntArray = np.repeat(starts - (ends - lengths), lengths)
     return steps + shifts
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Arrow files of a fit: their folder, their names by kind in reading order, and the shape of a row."""
+
+    directory: str
+    files: Mapping[str, tuple[str, ...]]
+    num_features: int
+    sparse: bool
+
+    def open(self, rank: int = 0, size: int = 1) -> dict[str, Rows]:
+        """A rank's equal share of every kind of rows, mapped; kinds without any rows at all are left out."""
+        shares = {}
+        for kind, names in self.files.items():
+            if names:
+                paths = [Path(self.directory) / name for name in names]
+                rows = open_shards(paths, self.num_features, self.sparse)
+                shares[kind] = rows.window(rank * len(rows) // size, (rank + 1) * len(rows) // size)
+        return shares
 
 
 def open_shards(paths: Sequence[str | Path], num_features: int, sparse: bool) -> Rows:

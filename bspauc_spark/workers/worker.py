@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -15,6 +16,9 @@ from torch import Tensor
 from bspauc_spark.errors import DivergedError
 from bspauc_spark.selection import Selection
 from bspauc_spark.shards import NEGATIVES, POSITIVES
+from bspauc_spark.statistics import ClassScores, pair_sum
+from bspauc_spark.workers.device import place_rows
+from bspauc_spark.workers.group import Alone, Group
 from bspauc_spark.workers.networks import NetworkSpec, ScoringNetwork, score_rows
 from bspauc_spark.workers.pairs import PAIRINGS
 from bspauc_spark.workers.rows import Rows, concat
@@ -51,28 +55,55 @@ class KeptScores:
     partial: FloatArray
 
 
-class Worker:
-    """θ, its optimizer and average, the rows of both classes, and the scores of the last pass."""
+@dataclass(frozen=True)
+class BlockReport:
+    """What a θ block gave: ``Σ v_i u_j ξ_ij`` and ``Ω(θ)`` at the new θ, and the seconds of the scoring pass."""
 
-    def __init__(self, rows: Mapping[str, Rows], spec: NetworkSpec, settings: TrainingSettings) -> None:
-        self.rows = dict(rows)
+    pair_sum: float
+    penalty: float
+    score_seconds: float
+
+
+class Worker:
+    """θ, its optimizer and average, the rows of both classes, and the scores of the last pass.
+
+    One of a ``group`` holds its share of the rows, in rank order, and the same θ as the others.
+    """
+
+    def __init__(
+        self, rows: Mapping[str, Rows], spec: NetworkSpec, settings: TrainingSettings, group: Group | None = None
+    ) -> None:
+        self.rows = place_rows(rows, torch.device(settings.device))
         self.settings = settings
+        self.group = Alone() if group is None else group
         init, draw = np.random.SeedSequence(settings.seed).generate_state(2, np.uint64)
         self._generator = torch.Generator().manual_seed(int(draw) >> 1)
-        self.network = ScoringNetwork(spec, torch.Generator().manual_seed(int(init) >> 1))
+        self.network = spec.build(torch.Generator().manual_seed(int(init) >> 1))
         self.network.to(torch.device(settings.device))
         self.average = copy.deepcopy(self.network) if settings.averaging > 0 else self.network
         self._optimizer = _optimizer(self.network, settings)
         self._steps_done = 0
         self._scores: dict[str, FloatArray] | None = None
-        self._before_block: dict[str, Any] | None = None
+        self._before_block: tuple[dict[str, npt.NDArray[Any]], dict[str, FloatArray]] | None = None
         self._weights: dict[str, FloatArray] = {}
 
     def scores(self) -> dict[str, FloatArray]:
-        """Scores of all rows under the averaged θ, in the rows' order; the last pass is reused."""
+        """Scores of own rows under the averaged θ, in the rows' order; the last pass is reused."""
         if self._scores is None:
-            self._scores = {name: score_rows(self.average, rows) for name, rows in self.rows.items()}
+            scores = {name: score_rows(self.average, rows) for name, rows in self.rows.items()}
+            bad = sum(len(s) - int(np.isfinite(s).sum()) for s in scores.values())
+            bad = int(self.group.counts(bad).sum())
+            if bad:
+                raise DivergedError(
+                    f"{bad:,} scores are NaN or infinite: θ diverged, or features are huge. Lower learningRate, or "
+                    "scale the features to [-1, 1]."
+                )
+            self._scores = scores
         return self._scores
+
+    def sorted_scores(self) -> dict[str, FloatArray]:
+        """On rank 0 the scores of all ranks' rows, each rank's part in ascending order; elsewhere none."""
+        return {name: self.group.gather(np.sort(scores)) for name, scores in self.scores().items()}
 
     def penalty(self) -> float:
         """``Ω(θ)`` of the averaged θ."""
@@ -84,12 +115,12 @@ class Worker:
         share = self.settings.pretrain_fraction
         weights = {}
         for name in (POSITIVES, NEGATIVES):
-            count = len(self.rows[name])
+            start, total = self._place(len(self.rows[name]))
             # A rare class keeps enough rows to stand for itself.
-            wanted = min(count, max(round(share * count), self.settings.batch_size))
-            chosen = torch.randperm(count, generator=self._generator)[:wanted].numpy()
-            weights[name] = np.zeros(count, dtype=np.float32)
-            weights[name][chosen] = 1
+            wanted = min(total, max(round(share * total), self.settings.batch_size))
+            chosen = np.zeros(total, dtype=np.float32)
+            chosen[torch.randperm(total, generator=self._generator)[:wanted].numpy()] = 1
+            weights[name] = chosen[start : start + len(self.rows[name])]
         return self._run(weights, self.settings.pretrain_steps, rate=1.0)
 
     def train(self, selection: Selection, rate: float = 1.0) -> float:
@@ -102,11 +133,35 @@ class Worker:
             POSITIVES: selection.positive_weights(scores[POSITIVES]).astype(np.float32),
             NEGATIVES: selection.negative_weights(scores[NEGATIVES]).astype(np.float32),
         }
-        self._before_block = {**self.state(), "scores": scores}
+        self._before_block = self.state(), scores
         return self._run(self._weights, self.settings.steps, rate)
 
+    def block(self, selection: Selection, rate: float = 1.0) -> BlockReport:
+        """``train``, and what it gave, complete on rank 0. A block that diverges is taken back before it raises."""
+        try:
+            self.train(selection, rate)
+            start = time.perf_counter()
+            self.scores()
+            seconds = time.perf_counter() - start
+        except DivergedError:
+            self.undo()
+            raise
+        return BlockReport(self._kept_pair_sum(selection), self.penalty(), seconds)
+
+    def _kept_pair_sum(self, selection: Selection) -> float:
+        """``Σ v_i u_j ξ_ij`` over the rows that ``selection`` kept, at their new scores."""
+        kept = self.kept()
+
+        def classes(name: str, phi: float) -> list[tuple[float, ClassScores]]:
+            both = ((1.0, self.group.gather(kept[name].full)), (phi, self.group.gather(kept[name].partial)))
+            return [(weight, ClassScores.from_array(scores)) for weight, scores in both if len(scores)]
+
+        positives = classes(POSITIVES, selection.phi_positive)
+        negatives = classes(NEGATIVES, selection.phi_negative)
+        return sum(v * u * pair_sum(s, r) for v, s in positives for u, r in negatives)
+
     def kept(self) -> dict[str, KeptScores]:
-        """New scores of the rows the last block was trained on."""
+        """New scores of own rows the last block was trained on."""
         scores = self.scores()
         return {
             name: KeptScores(scores[name][weights == 1], scores[name][(weights > 0) & (weights < 1)])
@@ -116,35 +171,48 @@ class Worker:
     def undo(self) -> None:
         """Go back to the state before the last block; draws go on, so that a repeated block sees other pairs."""
         assert self._before_block is not None
-        before = dict(self._before_block)
-        scores = before.pop("scores")
-        self.load_state({**before, "generator": self._generator.get_state()})
+        before, scores = self._before_block
+        self.load_state({**before, "generator": self._generator.get_state().numpy()})
         self._scores = scores
 
-    def state(self) -> dict[str, Any]:
-        """All that the next block depends on, beside the rows."""
-        return {
-            "network": copy.deepcopy(self.network.state_dict()),
-            "average": copy.deepcopy(self.average.state_dict()),
-            "optimizer": copy.deepcopy(self._optimizer.state_dict()),
-            "generator": self._generator.get_state(),
-            "steps_done": self._steps_done,
-        }
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        """All that the next block depends on, beside the rows, as arrays by name; the same on every rank."""
+        tensors = {f"network.{name}": tensor for name, tensor in self.network.state_dict().items()}
+        tensors |= {f"average.{name}": tensor for name, tensor in self.average.state_dict().items()}
+        for number, values in self._optimizer.state_dict()["state"].items():
+            tensors |= {f"optimizer.{number}.{name}": tensor for name, tensor in values.items()}
+        arrays = {name: tensor.detach().cpu().numpy().copy() for name, tensor in tensors.items()}
+        return {**arrays, "generator": self._generator.get_state().numpy(), "steps_done": np.array(self._steps_done)}
 
-    def load_state(self, state: Mapping[str, Any]) -> None:
+    def load_state(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Return to a state that ``state`` gave."""
-        self.network.load_state_dict(state["network"])
-        self.average.load_state_dict(state["average"])
-        self._optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
-        self._generator.set_state(state["generator"])
+        tensors: dict[str, dict[str, Tensor]] = {"network": {}, "average": {}, "optimizer": {}}
+        for name, array in state.items():
+            kind, _, rest = name.partition(".")
+            if kind in tensors:
+                tensors[kind][rest] = torch.from_numpy(array.copy())
+        self.network.load_state_dict(tensors["network"])
+        self.average.load_state_dict(tensors["average"])
+        moments: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in tensors["optimizer"].items():
+            number, _, rest = name.partition(".")
+            moments.setdefault(int(number), {})[rest] = tensor
+        self._optimizer.load_state_dict({**self._optimizer.state_dict(), "state": moments})
+        self._generator.set_state(torch.from_numpy(state["generator"].copy()))
         self._steps_done = int(state["steps_done"])
         self._scores = None
 
     def _run(self, weights: Mapping[str, FloatArray], steps: int, rate: float) -> float:
-        """``steps`` updates of θ on pairs drawn uniformly from rows of positive weight."""
-        settings = self.settings
+        """``steps`` updates of θ on pairs drawn uniformly from rows of positive weight, wherever they are.
+
+        Every rank draws the same numbers and computes the scores of those rows of the batch that it holds. The loss is
+        that of the whole batch, so pairs join rows of different ranks; each rank sends back the gradient that is due
+        to its own rows, and their sum is the gradient that one process would get.
+        """
+        settings, batch_size = self.settings, self.settings.batch_size
         device = torch.device(settings.device)
         loss_of = PAIRINGS[settings.pairing]
+        parameters = list(self.network.parameters())
         kept = {name: np.flatnonzero(weights[name]) for name in (POSITIVES, NEGATIVES)}
         for group in self._optimizer.param_groups:
             group["lr"] = settings.learning_rate * rate
@@ -154,18 +222,23 @@ class Worker:
             count = min(_STEPS_PER_DRAW, steps - done)
             positives = self._draw(kept[POSITIVES], count)
             negatives = self._draw(kept[NEGATIVES], count)
-            for p, q in zip(positives, negatives, strict=True):
-                batch = concat(self.rows[POSITIVES].take(p), self.rows[NEGATIVES].take(q)).to(device)
-                v = torch.from_numpy(weights[POSITIVES][p]).to(device)
-                u = torch.from_numpy(weights[NEGATIVES][q]).to(device)
-                scores = self.network(batch)
-                loss = loss_of(scores[: len(p)], scores[len(p) :], v, u)
+            v = self._drawn_weights(weights[POSITIVES], positives).to(device)
+            u = self._drawn_weights(weights[NEGATIVES], negatives).to(device)
+            for step, (p, q) in enumerate(zip(positives, negatives, strict=True)):
+                places = torch.from_numpy(np.flatnonzero(np.concatenate((p, q)) >= 0)).to(device)
+                own = self._batch_scores(p[p >= 0], q[q >= 0], device)
+                scores = self.group.join(own.detach(), places, 2 * batch_size).requires_grad_()
+                loss = loss_of(scores[:batch_size], scores[batch_size:], v[step], u[step])
+                (due,) = torch.autograd.grad(loss, scores)
                 self._optimizer.zero_grad(set_to_none=True)
-                loss.backward()  # type: ignore[no-untyped-call]
+                if len(places):
+                    own.backward(due[places])  # type: ignore[no-untyped-call]
+                self.group.sum_gradients(parameters)
                 self._optimizer.step()
                 self._update_average()
                 total += loss.detach()
         self._scores = None
+        self._align()
         mean = float(total) / max(1, steps)
         if not np.isfinite(mean) or not all(bool(p.isfinite().all()) for p in self.network.parameters()):
             raise DivergedError(
@@ -174,10 +247,41 @@ class Worker:
             )
         return mean
 
+    def _place(self, own: int) -> tuple[int, int]:
+        """Of ``own`` members here: where the first one stands among all ranks' members, and how many all are."""
+        counts = self.group.counts(own)
+        return int(counts[: self.group.rank].sum()), int(counts.sum())
+
     def _draw(self, kept: IntArray, steps: int) -> IntArray:
-        drawn = torch.randint(len(kept), (steps, self.settings.batch_size), generator=self._generator)
-        rows: IntArray = kept[drawn.numpy()]
+        """Rows of each step's batch, −1 in the places of rows that other ranks hold; the same draw for any group."""
+        start, total = self._place(len(kept))
+        drawn = torch.randint(total, (steps, self.settings.batch_size), generator=self._generator).numpy()
+        rows = np.full(drawn.shape, -1, dtype=np.int64)
+        own = (drawn >= start) & (drawn < start + len(kept))
+        rows[own] = kept[drawn[own] - start]
         return rows
+
+    def _drawn_weights(self, weights: FloatArray, rows: IntArray) -> Tensor:
+        """Weights of the drawn rows of all ranks."""
+        places = np.flatnonzero(rows >= 0)
+        own = torch.from_numpy(weights[rows.ravel()[places]])
+        return self.group.join(own, torch.from_numpy(places), rows.size).view(rows.shape)
+
+    def _batch_scores(self, positives: IntArray, negatives: IntArray, device: torch.device) -> Tensor:
+        if not len(positives) + len(negatives):
+            return torch.zeros(0, device=device)
+        batch = concat(
+            self.rows[POSITIVES].take(positives).to(device),
+            self.rows[NEGATIVES].take(negatives).to(device),
+        )
+        scores: Tensor = self.network(batch)
+        return scores
+
+    @torch.no_grad()
+    def _align(self) -> None:
+        moments = [value for state in self._optimizer.state.values() for value in state.values()]
+        both = (*self.network.parameters(), *self.average.parameters())
+        self.group.align([*(parameter.detach() for parameter in both), *moments])
 
     @torch.no_grad()
     def _update_average(self) -> None:

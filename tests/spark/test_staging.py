@@ -57,7 +57,7 @@ def multiset(matrix: np.ndarray) -> Counter[bytes]:
 
 
 def staged_bytes(staged: StagedData) -> dict[str, bytes]:
-    found = {kind: to_numpy(rows).tobytes() for kind, rows in staged.open().items()}
+    found = {kind: to_numpy(rows).tobytes() for kind, rows in staged.shards.open().items()}
     staged.remove()
     return found
 
@@ -105,8 +105,8 @@ def test_shards_hold_exactly_the_rows_of_each_class_and_part(spark: SparkSession
         VALIDATION_NEGATIVES: (LABEL == 0) & VALIDATION,
     }
     assert staged.counts == {kind: int(mask.sum()) for kind, mask in masks.items()}
-    assert (staged.num_features, staged.sparse) == (7, False)
-    for kind, rows in staged.open().items():
+    assert (staged.shards.num_features, staged.shards.sparse) == (7, False)
+    for kind, rows in staged.shards.open().items():
         assert multiset(to_numpy(rows)) == multiset(matrix[masks[kind]] + 0.0)
     staged.remove()
     assert list(tmp_path.iterdir()) == []
@@ -135,9 +135,9 @@ def test_wide_rows_with_few_values_are_staged_sparse_without_zeros(
     if form == "array":
         frame = frame.withColumn("features", vector_to_array("features"))
     staged = stage(frame, columns(), str(tmp_path))
-    assert staged.sparse
+    assert staged.shards.sparse
     for kind, label in ((POSITIVES, 1), (NEGATIVES, 0)):
-        rows = staged.open()[kind]
+        rows = staged.shards.open()[kind]
         batch = rows.between(0, len(rows))
         assert isinstance(batch, SparseBatch)
         assert len(batch.values) == 10 * (label == LABEL).sum()
@@ -149,8 +149,8 @@ def test_wide_rows_with_few_values_are_staged_sparse_without_zeros(
 def test_wide_rows_with_many_values_are_staged_dense(spark: SparkSession, tmp_path: Path) -> None:
     frame, matrix = wide(spark, 600, "dense", width=700)
     staged = stage(frame, columns(), str(tmp_path))
-    assert not staged.sparse
-    rows = staged.open()
+    assert not staged.shards.sparse
+    rows = staged.shards.open()
     assert multiset(to_numpy(rows[POSITIVES])) == multiset(matrix[LABEL == 1])
     # −0 became 0: no sign bit is left on a zero.
     joined = np.concatenate([to_numpy(rows[kind]) for kind in (POSITIVES, NEGATIVES)])

@@ -1,0 +1,109 @@
+"""Progress of a fit on disk, so that a driver that dies loses no finished round.
+
+A checkpoint is one file of JSON and npy with a checksum; it names the Params and the data it belongs to.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bspauc_spark.errors import CheckpointError
+from bspauc_spark.workers.mailbox import Message, write_whole
+
+logger = logging.getLogger("bspauc_spark")
+
+FORMAT_VERSION = 1
+_NAME = "bspauc-round-{:05d}.checkpoint"
+_PATTERN = re.compile(r"bspauc-round-(\d+)\.checkpoint")
+# The one before the last is kept: a file system without atomic rename may show a damaged last one.
+_KEPT = 2
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What a checkpoint holds: plain values, and arrays by name."""
+
+    round: int
+    values: Mapping[str, Any]
+    state: Mapping[str, npt.NDArray[Any]]
+    weights: Mapping[str, npt.NDArray[np.float32]]
+
+
+@dataclass
+class Checkpoints:
+    """The checkpoints of one fit in a folder, which must hold none of another's."""
+
+    folder: Path
+    identity: Mapping[str, Any]
+    _written: list[Path] = field(default_factory=list)
+
+    def load(self) -> Saved | None:
+        """The last whole checkpoint, if there is one; an error if it belongs to other Params or other data."""
+        found = self._files()
+        for number, path in reversed(found):
+            try:
+                message = Message.from_bytes(path.read_bytes(), number)
+            except (OSError, ValueError, KeyError) as error:
+                raise CheckpointError(
+                    f"{path} cannot be read: {error}. Remove it, or set another checkpointDir."
+                ) from error
+            if message is not None:
+                self._refuse_other(path, message.values["identity"])
+                self._written = [path for _, path in found]
+                logger.warning("going on after round %d, saved in %s; remove it to fit from the start", number, path)
+                return Saved(number, message.values["progress"], message.group("state"), message.group("weights"))
+        if found:
+            raise CheckpointError(
+                f"{found[-1][1]} is damaged, and there is no earlier one. Remove it to fit from the start."
+            )
+        return None
+
+    def save(self, saved: Saved) -> None:
+        """Write the checkpoint of a finished round."""
+        arrays = {f"state.{name}": array for name, array in saved.state.items()}
+        arrays |= {f"weights.{name}": array for name, array in saved.weights.items()}
+        values = {"identity": {**self.identity, "format": FORMAT_VERSION}, "progress": saved.values}
+        path = self.folder / _NAME.format(saved.round)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_whole(path, Message("checkpoint", values, arrays).to_bytes(saved.round))
+        except OSError as error:
+            # The fit itself is not harmed; the checkpoint before this one stays.
+            logger.warning("round %d was not saved in checkpointDir %s: %s", saved.round, self.folder, error.strerror)
+            return
+        self._written.append(path)
+        while len(self._written) > _KEPT:
+            self._written.pop(0).unlink(missing_ok=True)
+
+    def remove(self) -> None:
+        """Delete the checkpoints of this fit."""
+        for path in self._written:
+            path.unlink(missing_ok=True)
+        self._written = []
+
+    def _files(self) -> list[tuple[int, Path]]:
+        if not self.folder.is_dir():
+            return []
+        names = ((_PATTERN.fullmatch(path.name), path) for path in self.folder.iterdir())
+        return sorted((int(match[1]), path) for match, path in names if match)
+
+    def _refuse_other(self, path: Path, found: Mapping[str, Any]) -> None:
+        wanted = {**self.identity, "format": FORMAT_VERSION}
+        differences = [
+            f"{name} was {found.get(name)!r} and is {wanted.get(name)!r}"
+            for name in sorted({*found, *wanted})
+            if found.get(name) != wanted.get(name)
+        ]
+        if differences:
+            raise CheckpointError(
+                f"{path} belongs to another fit: {'; '.join(differences)}. Fit with the same Params and data to go on, "
+                "remove the checkpoint to start anew, or set another checkpointDir."
+            )

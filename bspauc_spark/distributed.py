@@ -1,0 +1,295 @@
+"""The θ side on TorchDistributor workers: one launch per fit, a mailbox to talk, and a relaunch when one dies."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import shutil
+import signal
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from pyspark import InheritableThread
+from pyspark.ml.torch.distributor import TorchDistributor
+from pyspark.sql import SparkSession
+
+from bspauc_spark import errors
+from bspauc_spark.errors import BSPAUCError, DivergedError, WorkerError
+from bspauc_spark.launch import Scores, State, weights_of
+from bspauc_spark.selection import Selection
+from bspauc_spark.workers import serve
+from bspauc_spark.workers.mailbox import Mailbox, Message, write_whole
+from bspauc_spark.workers.worker import BlockReport
+
+logger = logging.getLogger("bspauc_spark")
+
+_BEAT_SECONDS = 2.0
+_PATIENCE = 60.0
+# Spark appends the whole Java stack.
+_LONGEST_REASON = 2000
+
+
+class WorkersLostError(Exception):
+    """The workers of a launch are gone, through no fault of what they were asked."""
+
+
+class Launch:
+    """One TorchDistributor run in a thread of its own, and the talk with its rank 0.
+
+    Build it in the thread that calls fit: TorchDistributor asks for the thread's active session.
+    """
+
+    def __init__(self, spark: SparkSession, task: serve.Task, processes: int, local: bool) -> None:
+        identity = uuid.uuid4().hex
+        self.folder = Path(task.shards.directory) / "mailbox" / identity
+        self.folder.mkdir(mode=0o700, parents=True)
+        self._spark, self._processes, self._local = spark, processes, local
+        self._tag = f"bspauc-{identity}"
+        self._task = replace(task, folder=str(self.folder))
+        self._commands = Mailbox(self.folder, serve.TO_WORKERS)
+        self._replies = Mailbox(self.folder, serve.TO_DRIVER)
+        self._ended = threading.Event()
+        self._problem: BaseException | None = None
+        self._distributor = TorchDistributor(processes, local_mode=local, use_gpu=task.use_gpu)
+        # It announces each start and end on stderr.
+        self._distributor.logger.setLevel(logging.WARNING)
+        self._run_thread = InheritableThread(self._run, session=spark, name="bspauc-launch", daemon=True)
+        self._beat_thread = threading.Thread(target=self._beat, name="bspauc-heartbeat", daemon=True)
+
+    def start(self) -> None:
+        """Start the workers and wait until they are ready, which includes waiting for free task slots."""
+        started = time.perf_counter()
+        self._beat_thread.start()
+        self._run_thread.start()
+        while self._replies.receive(self._still_there, _PATIENCE) is None:
+            logger.warning("still waiting for %d workers to start; are other jobs holding the slots?", self._processes)
+        logger.info("%d workers are ready after %.1f s", self._processes, time.perf_counter() - started)
+
+    def ask(self, command: Message) -> Message:
+        """Send a command and wait for its reply, as long as somebody is there to give it."""
+        self._commands.send(command)
+        reply = self._replies.receive(self._still_there)
+        assert reply is not None
+        return reply
+
+    def end(self) -> None:
+        """End workers, thread and Spark job, and remove the launch's files."""
+        self._ended.set()
+        with contextlib.suppress(OSError):
+            (self.folder / serve.END).touch()
+        if self._run_thread.ident is not None:
+            # Workers end by themselves within a grace; those that have not come up yet must be stopped.
+            self._run_thread.join(4.0)
+            if self._run_thread.is_alive():
+                self._stop()
+                self._run_thread.join(5.0)
+            if self._run_thread.is_alive():
+                logger.warning("the workers of a fit did not end in time; they end when they find their folder gone.")
+        if self._beat_thread.ident is not None:
+            self._beat_thread.join()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def failure(self) -> Exception:
+        """Why the workers are gone: what one of them raised, or that they were lost."""
+        found = sorted(self._failures(), key=lambda one: (one["kind"] == serve.LOST, one["rank"]))
+        if found and found[0]["kind"] != serve.LOST:
+            return _as_raised(found[0])
+        reasons = [f"rank {one['rank']} on host {one['host']}: {one['message']}" for one in found]
+        if self._problem is not None:
+            reasons.append(str(self._problem).strip()[:_LONGEST_REASON])
+        return WorkersLostError("\n".join(reasons) or "the workers ended without a word")
+
+    def _run(self) -> None:
+        try:
+            self._spark.addTag(self._tag)
+            self._distributor.run(serve.serve, self._task)
+        except BaseException as error:
+            self._problem = error
+
+    def _beat(self) -> None:
+        beats = 0
+        while not self._ended.wait(_BEAT_SECONDS):
+            beats += 1
+            try:
+                write_whole(self.folder / serve.HEARTBEAT, str(beats).encode())
+            except OSError as error:
+                logger.debug("heartbeat: %s", error)
+
+    def _still_there(self) -> None:
+        if not self._run_thread.is_alive() or any(self._failures()):
+            raise _GoneError
+
+    def _failures(self) -> list[dict[str, Any]]:
+        found = []
+        for rank in range(self._processes):
+            try:
+                found.append(json.loads((self.folder / f"{serve.FAILURE}{rank}").read_bytes()))
+            except (OSError, ValueError):
+                continue
+        return found
+
+    def _stop(self) -> None:
+        if self._local:
+            _terminate_children(self.folder.name)
+        else:
+            self._spark.interruptTag(self._tag)
+
+
+class _GoneError(Exception):
+    """Nobody is left to reply."""
+
+
+def _as_raised(failure: dict[str, Any]) -> BSPAUCError:
+    """A worker's exception as the driver raises it: an error of ours as it is, any other as a WorkerError."""
+    where = f"rank {failure['rank']} on host {failure['host']}"
+    raised = WorkerError(f"{where} raised {failure['kind']}: {failure['message']}\n\n{failure['traceback']}")
+    kind = getattr(errors, failure["kind"], None)
+    if not (isinstance(kind, type) and issubclass(kind, BSPAUCError)):
+        return raised
+    ours: BSPAUCError = kind(failure["message"])
+    ours.__cause__ = raised
+    return ours
+
+
+def _terminate_children(mark: str) -> None:
+    """End the process that TorchDistributor started locally for the launch ``mark``; it takes its own children along.
+
+    TorchDistributor keeps the process to itself, so it is found by the function it was given, which names the launch.
+    """
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            command = (entry / "cmdline").read_bytes().split(b"\0")
+            if parent != os.getpid() or b"pyspark.ml.torch.torch_run_process_wrapper" not in command:
+                continue
+            script = next(Path(os.fsdecode(part)) for part in command if part.endswith(b"train.py"))
+            if any(mark.encode() in file.read_bytes() for file in script.parent.iterdir()):
+                os.kill(int(entry.name), signal.SIGTERM)
+        except (OSError, ValueError, StopIteration):
+            continue
+
+
+@dataclass(frozen=True)
+class _Standing:
+    """What rank 0 said last: scores, Ω(θ), and the state to go on from."""
+
+    scores: Scores
+    penalty: float
+    state: State
+
+    @classmethod
+    def of(cls, reply: Message) -> _Standing:
+        return cls(Scores.of(reply.group("scores")), reply.values["penalty"], reply.group("state"))
+
+
+class DistributedWorkers:
+    """The θ side on the workers of a launch. The driver keeps their last state, so a lost worker loses one command."""
+
+    def __init__(self, launcher: Callable[[], Launch], max_restarts: int) -> None:
+        self._launcher = launcher
+        self._launch: Launch | None = None
+        self._restarts_left = max_restarts
+        self._standing: _Standing | None = None
+        self._before: _Standing | None = None
+
+    def __enter__(self) -> DistributedWorkers:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end()
+
+    def pretrain(self) -> None:
+        """Train on a small share of the rows."""
+        self._ask(Message("pretrain"))
+
+    def score(self) -> Scores:
+        """The scores of all rows; they came with the last reply."""
+        return self._now().scores
+
+    def penalty(self) -> float:
+        """``Ω(θ)``."""
+        return self._now().penalty
+
+    def train(self, selection: Selection, rate: float = 1.0) -> BlockReport:
+        """Run the θ block on pairs of selected rows."""
+        before = self._now()
+        reply = self._ask(Message("train", {"selection": selection.to_dict(objective=False), "rate": rate}))
+        if reply.word == "diverged":
+            raise DivergedError(reply.values["error"])
+        self._before = before
+        return BlockReport(**{name: reply.values[name] for name in ("pair_sum", "penalty", "score_seconds")})
+
+    def undo(self) -> None:
+        """Take the last θ block back; draws go on."""
+        assert self._before is not None
+        self.load({**self._before.state, "generator": self._now().state["generator"]})
+
+    def weights(self) -> dict[str, npt.NDArray[np.float32]]:
+        """A copy of the θ that scores, by name."""
+        return weights_of(self._now().state)
+
+    def state(self) -> State:
+        """All that the next block depends on, beside the rows."""
+        return self._now().state
+
+    def load(self, state: State) -> None:
+        """Return to a state that ``state`` gave."""
+        self._ask(_load(state))
+
+    def _now(self) -> _Standing:
+        assert self._standing is not None
+        return self._standing
+
+    def _ask(self, command: Message) -> Message:
+        while True:
+            try:
+                reply = self._running().ask(command)
+                self._standing = _Standing.of(reply)
+                return reply
+            except _GoneError:
+                self._recover()
+
+    def _running(self) -> Launch:
+        """The launch; a new one goes on from the last state."""
+        if self._launch is None:
+            self._launch = self._launcher()
+            self._launch.start()
+            if self._standing is not None:
+                self._launch.ask(_load(self._standing.state))
+        return self._launch
+
+    def _recover(self) -> None:
+        """Raise what a worker raised; if workers were only lost, make room for a new launch."""
+        assert self._launch is not None
+        # Seen before the end, which removes the files; what a dying worker wrote is complete by then.
+        failure = self._launch.failure()
+        self._end()
+        if not isinstance(failure, WorkersLostError):
+            raise failure
+        if self._restarts_left == 0:
+            raise WorkerError(
+                f"the workers were lost, and maxRestarts allows no further launch. What is known:\n{failure}"
+            ) from failure
+        self._restarts_left -= 1
+        logger.warning("workers were lost (%s); starting again from the last finished round", failure)
+
+    def _end(self) -> None:
+        if self._launch is not None:
+            launch, self._launch = self._launch, None
+            launch.end()
+
+
+def _load(state: State) -> Message:
+    return Message("load", {}, {f"state.{name}": array for name, array in state.items()})

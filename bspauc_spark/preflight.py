@@ -1,0 +1,205 @@
+"""Where the θ side of a fit will run, and whether it can: asked before anything long starts."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
+
+from bspauc_spark.errors import CheckpointError, DeviceError, InvalidDataError, PlacementError, StagingError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# Executors may still be registering; Spark itself would wait ten minutes for the slots of a barrier stage.
+_SLOTS_TIMEOUT = 10.0
+_GPU_AMOUNT = "spark.task.resource.gpu.amount"
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Who runs the θ side: this process (``processes`` 0), processes beside it, or tasks on executors."""
+
+    processes: int = 0
+    local: bool = True
+    threads: int = 1
+
+
+def is_local_master(spark: SparkSession) -> bool:
+    """Whether the session's tasks run in the driver's own process and on its disks."""
+    master = spark.conf.get("spark.master", "") or ""
+    return master == "local" or master.startswith("local[")
+
+
+def place(spark: SparkSession, processes: int, local: bool | None, use_gpu: bool) -> Placement:
+    """What ``numProcesses`` and ``localMode`` ask for, or the automatic choice; an error if it cannot be had."""
+    local = is_local_master(spark) if local is None else local
+    if local:
+        if processes and use_gpu:
+            _check_driver_gpus(spark, processes)
+        return Placement(processes)
+    if use_gpu:
+        _check_task_gpus(spark)
+    if (spark.conf.get("spark.dynamicAllocation.enabled", "false") or "").lower() == "true":
+        raise PlacementError(
+            "spark.dynamicAllocation.enabled is true, and Spark runs no barrier stages with it, which workers on "
+            "executors need. Start the session with spark.dynamicAllocation.enabled=false, or train in the driver "
+            "with localMode=True."
+        )
+    threads = int(spark.conf.get("spark.task.cpus", "1") or 1)
+    processes = _check_slots(spark, processes, use_gpu)
+    return Placement(processes, local=False, threads=threads)
+
+
+def check_rows(rows: int, placement: Placement) -> None:
+    """Refuse more workers than training rows."""
+    if rows < placement.processes:
+        raise InvalidDataError(
+            f"there are {rows:,} training rows for {placement.processes} workers. Lower numProcesses."
+        )
+
+
+def check_checkpoint_dir(folder: str) -> None:
+    """Make the folder if need be, and write to it."""
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise CheckpointError(f"checkpointDir {folder!r} cannot be written: {error.strerror}.") from error
+
+
+def check_staging(spark: SparkSession, staging_dir: str | None) -> None:
+    """On a cluster, make sure that the driver and the executors see the same ``stagingDir``, by a small job."""
+    if is_local_master(spark):
+        return
+    if staging_dir is None:
+        raise StagingError(
+            "stagingDir is not set, and the session runs on a cluster. Give storage that the driver and every executor "
+            'can read and write, for example stagingDir="/Volumes/main/ml/staging".'
+        )
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="bspauc-probe-", dir=staging_dir))
+    except OSError as error:
+        raise StagingError(
+            f"stagingDir {staging_dir!r} cannot be written by the driver: {error.strerror}. Set it to an existing "
+            "folder that the driver and every executor can write."
+        ) from error
+    try:
+        token = uuid.uuid4().hex
+        (folder / "token").write_text(token)
+        tasks = 2 * (_slots(spark) or 8)
+        probe = Probe(str(folder), token)
+        replies = spark.range(0, tasks, 1, tasks).mapInArrow(probe, "host string, file string, error string").collect()
+        for host, file, problem in replies:
+            if not problem and not (folder / file).exists():
+                problem = "what it writes there does not reach the driver"
+            if problem:
+                raise StagingError(
+                    f"stagingDir {staging_dir!r} is not shared with the executor on host {host}: {problem}. Set it to "
+                    "storage that the driver and every executor can read and write."
+                )
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What the small job asks of each task: can you read the driver's file here, and write one?"""
+
+    folder: str
+    token: str
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        for _ in batches:
+            # Long enough for the tasks to spread over the executors.
+            time.sleep(0.05)
+        name, problem = uuid.uuid4().hex, ""
+        try:
+            with open(os.path.join(self.folder, "token")) as file:
+                if file.read() != self.token:
+                    problem = "it finds another file there"
+            with open(os.path.join(self.folder, name), "w"):
+                pass
+        except OSError as error:
+            problem = f"{error.strerror} ({error.filename})"
+        row = {"host": [socket.gethostname()], "file": [name], "error": [problem]}
+        yield pa.RecordBatch.from_pydict(row)
+
+
+def _slots(spark: SparkSession) -> int | None:
+    """How many tasks can run at once, as Spark counts for a barrier stage; None where it cannot be asked."""
+    try:
+        context = spark.sparkContext._jsc.sc()
+    except Exception:
+        # Spark Connect has no context.
+        return None
+    return int(context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()))
+
+
+def _executors(spark: SparkSession) -> int:
+    try:
+        context = spark.sparkContext._jsc.sc()
+    except Exception:
+        return 1
+    # The driver has an entry of its own there.
+    return max(1, int(context.getExecutorMemoryStatus().size()) - 1)
+
+
+def _check_slots(spark: SparkSession, processes: int, use_gpu: bool) -> int:
+    """The number of workers, each of which has a task slot; automatic: one per executor, or one per GPU."""
+    deadline = time.monotonic() + _SLOTS_TIMEOUT
+    while True:
+        slots = _slots(spark)
+        wanted = processes or (slots if use_gpu and slots else _executors(spark))
+        if slots is None or wanted <= slots:
+            return wanted
+        if time.monotonic() > deadline:
+            raise PlacementError(
+                f"numProcesses {wanted} needs as many task slots at once, and the session has {slots}"
+                f"{' with a GPU each' if use_gpu else ''}. Lower numProcesses to {slots}, add executors, or lower "
+                f"spark.task.cpus ({spark.conf.get('spark.task.cpus', '1')})."
+            )
+        time.sleep(0.5)
+
+
+def _check_task_gpus(spark: SparkSession) -> None:
+    amount = spark.conf.get(_GPU_AMOUNT, "") or ""
+    try:
+        number = float(amount or 0)
+    except ValueError:
+        number = float("nan")
+    if number == 1:
+        return
+    found = f"{_GPU_AMOUNT} is {amount}" if amount else f"{_GPU_AMOUNT} is not set"
+    raise DeviceError(
+        f"useGpu is True, but {found}. A worker takes a whole GPU: start the session with {_GPU_AMOUNT}=1 and "
+        "spark.executor.resource.gpu.amount, or set useGpu=False."
+    )
+
+
+def _check_driver_gpus(spark: SparkSession, processes: int) -> None:
+    try:
+        resources = spark.sparkContext.resources
+        owned = len(resources["gpu"].addresses) if "gpu" in resources else 0
+    except Exception:
+        # Spark Connect: the client's own GPUs count, and each worker looks for its one.
+        return
+    if owned < processes:
+        raise DeviceError(
+            f"useGpu is True and numProcesses {processes}, but Spark gave the driver on host {socket.gethostname()} "
+            f"{owned} GPUs. Start the session with spark.driver.resource.gpu.amount={processes} and "
+            "spark.driver.resource.gpu.discoveryScript, or leave numProcesses at 0 to train in this process on the "
+            "first GPU."
+        )

@@ -1,0 +1,135 @@
+"""Where a worker computes: its device, and the rows on it."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bspauc_spark.errors import DeviceError
+from bspauc_spark.workers.rows import Batch, DenseRows, IntArray, Rows, SparseBatch, SparseRows
+
+# θ, its optimizer, activations and a batch need room beside the rows.
+_SHARE_FOR_ROWS = 0.5
+
+
+def choose_device(use_gpu: bool, rank: int = 0, local_rank: int = 0) -> torch.device:
+    """The CPU, or the GPU that is this rank's: the ``local_rank``-th of CUDA_VISIBLE_DEVICES."""
+    if not use_gpu:
+        return torch.device("cpu")
+    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if local_rank >= found:
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        raise DeviceError(
+            f"useGpu is True, but rank {rank} on host {socket.gethostname()} needs CUDA device {local_rank} and torch "
+            f"{torch.__version__} finds {found} there (CUDA_VISIBLE_DEVICES={visible!r}). Check the driver of the "
+            "GPU and that torch was installed with CUDA, or set useGpu=False."
+        )
+    return torch.device("cuda", local_rank)
+
+
+def device_name(device: torch.device) -> str:
+    """A name that two ranks share only when they share the device."""
+    if device.type != "cuda":
+        return ""
+    visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    index = device.index or 0
+    return f"{socket.gethostname()}/{visible[index] if index < len(visible) else index}"
+
+
+def free_bytes(device: torch.device) -> int:
+    """Memory of the GPU that nobody uses."""
+    return int(torch.cuda.mem_get_info(device)[0])
+
+
+def place_rows(rows: Mapping[str, Rows], device: torch.device) -> dict[str, Rows]:
+    """The rows where batches of them are cheap: on the GPU if they fit, else in pinned memory batch by batch."""
+    if device.type != "cuda":
+        return dict(rows)
+    # A sparse batch counts its values in 32 bits, eight bytes each.
+    countable = all(one.nbytes < 1 << 34 for one in rows.values() if isinstance(one, SparseRows))
+    if countable and sum(one.nbytes for one in rows.values()) <= _SHARE_FOR_ROWS * free_bytes(device):
+        return {name: on_device(one, device) for name, one in rows.items()}
+    return {name: PinnedRows(one) for name, one in rows.items()}
+
+
+def on_device(rows: Rows, device: torch.device) -> Rows:
+    """A copy of ``rows`` that lives on ``device``."""
+    whole = rows.take(np.arange(len(rows)))
+    if isinstance(rows, SparseRows):
+        assert isinstance(whole, SparseBatch)
+        return DeviceSparseRows(whole.to(device), rows.num_features)
+    assert isinstance(rows, DenseRows)
+    assert isinstance(whole, Tensor)
+    return DeviceDenseRows(whole.to(device))
+
+
+class DeviceDenseRows(Rows):
+    """Dense rows on a device, gathered there."""
+
+    def __init__(self, table: Tensor) -> None:
+        super().__init__([len(table)])
+        self.table = table
+        self.num_features = table.shape[1]
+
+    @property
+    def nbytes(self) -> int:
+        return self.table.nbytes
+
+    def take(self, index: IntArray) -> Tensor:
+        return self.table[torch.from_numpy(index).to(self.table.device)]
+
+    def window(self, start: int, stop: int) -> DeviceDenseRows:
+        return DeviceDenseRows(self.table[start:stop])
+
+
+class DeviceSparseRows(Rows):
+    """Sparse rows on a device, gathered there."""
+
+    def __init__(self, rows: SparseBatch, num_features: int) -> None:
+        super().__init__([len(rows)])
+        self._rows = rows
+        ends = torch.cat([rows.offsets[1:].long(), rows.offsets.new_tensor([len(rows.indices)]).long()])
+        self._starts_of, self._lengths = rows.offsets.long(), ends - rows.offsets.long()
+        self.num_features = num_features
+
+    @property
+    def nbytes(self) -> int:
+        return self._rows.indices.nbytes + self._rows.values.nbytes + self._rows.offsets.nbytes
+
+    def take(self, index: IntArray) -> SparseBatch:
+        chosen = torch.from_numpy(index).to(self._lengths.device)
+        lengths = self._lengths[chosen]
+        offsets = lengths.cumsum(0) - lengths
+        source = torch.repeat_interleave(self._starts_of[chosen] - offsets, lengths)
+        source += torch.arange(len(source), device=source.device)
+        return SparseBatch(self._rows.indices[source], self._rows.values[source], offsets.int())
+
+    def window(self, start: int, stop: int) -> DeviceSparseRows:
+        return DeviceSparseRows(self.take(np.arange(start, stop)), self.num_features)
+
+
+class PinnedRows(Rows):
+    """Rows in host memory whose batches are pinned, so that they reach the GPU while it computes."""
+
+    def __init__(self, rows: Rows) -> None:
+        super().__init__([len(rows)])
+        self._rows = rows
+        self.num_features = rows.num_features
+
+    @property
+    def nbytes(self) -> int:
+        return self._rows.nbytes
+
+    def take(self, index: IntArray) -> Batch:
+        batch = self._rows.take(index)
+        if isinstance(batch, SparseBatch):
+            return SparseBatch(*(t.pin_memory() for t in (batch.indices, batch.values, batch.offsets)))
+        return batch.pin_memory()
+
+    def window(self, start: int, stop: int) -> PinnedRows:
+        return PinnedRows(self._rows.window(start, stop))

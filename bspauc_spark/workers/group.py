@@ -1,0 +1,160 @@
+"""How workers act as one: what they add up, hand to rank 0 and hear from it."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+FloatArray: TypeAlias = npt.NDArray[np.float32]
+IntArray: TypeAlias = npt.NDArray[np.int64]
+
+# No collective waits for more than another rank's share of the same work, or for rank 0's next "nothing yet".
+_TIMEOUT = datetime.timedelta(minutes=10)
+
+
+class PeerLostError(RuntimeError):
+    """Another worker went away in the middle of common work."""
+
+
+class Group(Protocol):
+    """The workers of a fit, as one of them sees them."""
+
+    rank: int
+    size: int
+
+    def counts(self, own: int) -> IntArray:
+        """``own`` of every rank."""
+
+    def join(self, own: Tensor, places: Tensor, length: int) -> Tensor:
+        """One vector from all ranks, each of which fills its ``places`` with ``own``; others' places are disjoint."""
+
+    def sum_gradients(self, parameters: Sequence[Tensor]) -> None:
+        """Replace each gradient by its sum over the ranks; a rank without one adds nothing."""
+
+    def align(self, tensors: Sequence[Tensor]) -> None:
+        """Take over rank 0's values."""
+
+    def gather(self, own: FloatArray) -> FloatArray:
+        """On rank 0 the values of all ranks, in rank order; elsewhere none."""
+
+    def share(self, data: bytes) -> bytes:
+        """Rank 0's bytes, everywhere."""
+
+
+class Alone:
+    """A worker without others: nothing to exchange."""
+
+    rank, size = 0, 1
+
+    def counts(self, own: int) -> IntArray:
+        """``own`` alone."""
+        return np.array([own], dtype=np.int64)
+
+    def join(self, own: Tensor, places: Tensor, length: int) -> Tensor:
+        """``own``, which fills every place."""
+        return own
+
+    def sum_gradients(self, parameters: Sequence[Tensor]) -> None:
+        """Nothing to add."""
+
+    def align(self, tensors: Sequence[Tensor]) -> None:
+        """Nothing to take over."""
+
+    def gather(self, own: FloatArray) -> FloatArray:
+        """``own`` alone."""
+        return own
+
+    def share(self, data: bytes) -> bytes:
+        """``data`` itself."""
+        return data
+
+
+class TorchGroup:
+    """The ranks of a torch process group: gloo between CPUs, nccl between GPUs."""
+
+    def __init__(self) -> None:
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+
+    @classmethod
+    @contextlib.contextmanager
+    def connected(cls, use_gpu: bool, **where: Any) -> Iterator[TorchGroup]:
+        """Meet the other ranks, by default where torchrun's environment says; part from them at the end."""
+        # Tensors on a GPU go by nccl, control and sorted statistics by gloo.
+        backend = "cpu:gloo,cuda:nccl" if use_gpu else "gloo"
+        with _peers():
+            dist.init_process_group(backend, timeout=_TIMEOUT, **where)
+        try:
+            yield cls()
+        finally:
+            dist.destroy_process_group()
+
+    def counts(self, own: int) -> IntArray:
+        """``own`` of every rank."""
+        counts = torch.zeros(self.size, dtype=torch.int64)
+        counts[self.rank] = own
+        with _peers():
+            dist.all_reduce(counts)
+        return counts.numpy()
+
+    def join(self, own: Tensor, places: Tensor, length: int) -> Tensor:
+        """One vector from all ranks; every place but one rank's adds a zero, so the sum is exact."""
+        joined = own.new_zeros(length)
+        joined[places] = own
+        with _peers():
+            dist.all_reduce(joined)
+        return joined
+
+    def sum_gradients(self, parameters: Sequence[Tensor]) -> None:
+        """One sum over the ranks for all gradients together."""
+        own = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+        flat = torch.cat([gradient.reshape(-1) for gradient in own])
+        with _peers():
+            dist.all_reduce(flat)
+        for parameter, part in zip(parameters, torch.split(flat, [p.numel() for p in parameters]), strict=True):
+            parameter.grad = part.view_as(parameter)
+
+    def align(self, tensors: Sequence[Tensor]) -> None:
+        """Take over rank 0's values: CPUs of different make round differently."""
+        with _peers():
+            for tensor in tensors:
+                dist.broadcast(tensor, src=0)
+
+    def gather(self, own: FloatArray) -> FloatArray:
+        """On rank 0 the values of all ranks, in rank order; gloo gathers equal lengths, so they travel padded."""
+        counts = self.counts(len(own))
+        longest = int(counts.max())
+        padded = torch.zeros(longest)
+        padded[: len(own)] = torch.from_numpy(own)
+        parts = [torch.empty(longest) for _ in counts] if self.rank == 0 else None
+        with _peers():
+            dist.gather(padded, parts, dst=0)
+        if parts is None:
+            return np.empty(0, dtype=np.float32)
+        return np.concatenate([part[:count].numpy() for part, count in zip(parts, counts.tolist(), strict=True)])
+
+    def share(self, data: bytes) -> bytes:
+        """Rank 0's bytes, everywhere."""
+        length = int(self.counts(len(data) if self.rank == 0 else 0)[0])
+        buffer = torch.zeros(length, dtype=torch.uint8)
+        if self.rank == 0:
+            buffer = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        with _peers():
+            dist.broadcast(buffer, src=0)
+        return buffer.numpy().tobytes()
+
+
+@contextlib.contextmanager
+def _peers() -> Iterator[None]:
+    """Whatever a collective raises means that another rank is gone, hung, or was never there."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise PeerLostError(str(error)) from error

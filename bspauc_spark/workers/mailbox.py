@@ -1,0 +1,125 @@
+"""Messages between the driver and rank 0 as small files in a folder that both see.
+
+A message is plain values and arrays: JSON and npy, never a pickle. Its file says how long it is and what its checksum
+is, so that a reader who comes too early, or meets what another process left behind, reads nothing.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import struct
+import time
+import uuid
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Arrays: TypeAlias = Mapping[str, npt.NDArray[Any]]
+
+_MAGIC = b"BSPM"
+_HEAD = struct.Struct("<4sQQI")
+_LENGTH = struct.Struct("<Q")
+_FIRST_POLL, _LAST_POLL = 0.002, 0.05
+
+
+@dataclass(frozen=True)
+class Message:
+    """What one side says: a word, plain values, arrays by name."""
+
+    word: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+    arrays: Arrays = field(default_factory=dict)
+
+    def group(self, prefix: str) -> dict[str, npt.NDArray[Any]]:
+        """The arrays whose names start with ``prefix.``, without it."""
+        start = prefix + "."
+        return {name.removeprefix(start): array for name, array in self.arrays.items() if name.startswith(start)}
+
+    def to_bytes(self, sequence: int = 0) -> bytes:
+        """The message with its number, length and checksum in front."""
+        out = io.BytesIO()
+        plain = {"word": self.word, "values": dict(self.values), "arrays": list(self.arrays)}
+        head = json.dumps(plain).encode()
+        out.write(_LENGTH.pack(len(head)) + head)
+        for array in self.arrays.values():
+            np.lib.format.write_array(out, np.asarray(array), allow_pickle=False)
+        body = out.getvalue()
+        return _HEAD.pack(_MAGIC, sequence, len(body), zlib.crc32(body)) + body
+
+    @classmethod
+    def from_bytes(cls, data: bytes, sequence: int = 0) -> Message | None:
+        """The inverse of ``to_bytes``; nothing if the bytes are not, or not yet, this message."""
+        if len(data) < _HEAD.size:
+            return None
+        magic, number, length, checksum = _HEAD.unpack_from(data)
+        body = data[_HEAD.size :]
+        if magic != _MAGIC or number != sequence or len(body) != length or zlib.crc32(body) != checksum:
+            return None
+        source = io.BytesIO(body)
+        head = json.loads(source.read(_LENGTH.unpack(source.read(_LENGTH.size))[0]))
+        arrays = {name: np.lib.format.read_array(source, allow_pickle=False) for name in head["arrays"]}
+        return cls(head["word"], head["values"], arrays)
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file that only its owner can read and that appears whole, where the file system can do that."""
+    partial = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.part")
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+@dataclass
+class Mailbox:
+    """One direction of the talk: numbered messages, each in a file of its own."""
+
+    folder: Path
+    name: str
+    sequence: int = 0
+
+    def send(self, message: Message) -> None:
+        """Write the next message."""
+        self.sequence += 1
+        write_whole(self._path(self.sequence), message.to_bytes(self.sequence))
+
+    def receive(self, still_there: Callable[[], None], timeout: float | None = None) -> Message | None:
+        """Wait for the next message; ``still_there`` raises when nobody is left to send it.
+
+        Nothing if ``timeout`` seconds have passed without one.
+        """
+        pause, started = _FIRST_POLL, time.monotonic()
+        while True:
+            message = self._read(self.sequence + 1)
+            if message is not None:
+                self.sequence += 1
+                return message
+            still_there()
+            if timeout is not None and time.monotonic() - started > timeout:
+                return None
+            time.sleep(pause)
+            pause = min(pause * 1.5, _LAST_POLL)
+
+    def _path(self, sequence: int) -> Path:
+        return self.folder / f"{self.name}-{sequence:06d}"
+
+    def _read(self, sequence: int) -> Message | None:
+        path = self._path(sequence)
+        try:
+            message = Message.from_bytes(path.read_bytes(), sequence)
+        except OSError:
+            return None
+        if message is not None:
+            path.unlink(missing_ok=True)
+        return message

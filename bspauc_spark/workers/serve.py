@@ -1,0 +1,162 @@
+"""What every TorchDistributor worker runs: meet the others, then do what the driver asks until it says "end"."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import socket
+import threading
+import time
+import traceback
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bspauc_spark.errors import DeviceError, DivergedError
+from bspauc_spark.selection import Selection
+from bspauc_spark.workers.device import choose_device, device_name
+from bspauc_spark.workers.group import Group, PeerLostError, TorchGroup
+from bspauc_spark.workers.mailbox import Mailbox, Message, write_whole
+from bspauc_spark.workers.networks import NetworkSpec
+from bspauc_spark.workers.rows import Shards
+from bspauc_spark.workers.worker import TrainingSettings, Worker
+
+# Files of a launch, beside the messages.
+TO_WORKERS, TO_DRIVER = "driver", "worker"
+END, HEARTBEAT, FAILURE = "end", "heartbeat", "failure-"
+LOST = "PeerLostError"
+
+_BEAT_TIMEOUT = 120.0
+# Ranks that wait for a command end by themselves; those in the middle of work are ended after this many seconds.
+_GRACE = 1.5
+# Rank 0 says "nothing yet" to the others this often, so that no collective waits long.
+_NOTHING_YET = 5.0
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a launch needs to know; plain values, the same for every rank."""
+
+    shards: Shards
+    spec: NetworkSpec
+    settings: TrainingSettings
+    use_gpu: bool = False
+    threads: int = 1
+    folder: str = ""
+
+
+def serve(task: Task) -> None:
+    """Run one rank. Nothing is raised: torchrun would only print it; failures go to the driver as files."""
+    rank, folder = int(os.environ["RANK"]), Path(task.folder)
+    # A terminal's Ctrl-C goes to every process; the driver decides what becomes of the workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_exit_when_abandoned, args=(folder, os.getppid()), daemon=True).start()
+    try:
+        torch.set_num_threads(task.threads)
+        device = choose_device(task.use_gpu, rank, int(os.environ.get("LOCAL_RANK", "0")))
+        with TorchGroup.connected(task.use_gpu) as group:
+            _refuse_shared_device(group, device)
+            settings = dataclasses.replace(task.settings, device=str(device))
+            worker = Worker(task.shards.open(group.rank, group.size), task.spec, settings, group)
+            _obey(worker, folder)
+    except BaseException as error:
+        _tell_failure(folder, rank, error)
+
+
+def _obey(worker: Worker, folder: Path) -> None:
+    commands, replies = Mailbox(folder, TO_WORKERS), Mailbox(folder, TO_DRIVER)
+    first = worker.group.rank == 0
+    if first:
+        replies.send(Message("ready", {"host": socket.gethostname(), "pid": os.getpid()}))
+    while True:
+        command = _next(commands, folder) if first else Message("")
+        heard = Message.from_bytes(worker.group.share(command.to_bytes()))
+        assert heard is not None
+        if heard.word == END:
+            return
+        if heard.word:
+            reply = answer(worker, heard)
+            if first:
+                replies.send(reply)
+
+
+def _next(commands: Mailbox, folder: Path) -> Message:
+    def ended() -> None:
+        if (folder / END).exists():
+            raise _EndedError
+
+    try:
+        return commands.receive(ended, _NOTHING_YET) or Message("")
+    except _EndedError:
+        return Message(END)
+
+
+class _EndedError(Exception):
+    """The driver wants no more."""
+
+
+def answer(worker: Worker, command: Message) -> Message:
+    """Do what ``command`` asks; the reply says where θ stands now, and is complete on rank 0."""
+    word, values = "done", dict[str, Any]()
+    if command.word == "pretrain" and worker.settings.pretrain_steps:
+        worker.pretrain()
+    elif command.word == "load":
+        worker.load_state(command.group("state"))
+    elif command.word == "train":
+        try:
+            report = worker.block(Selection.from_dict(command.values["selection"]), command.values["rate"])
+            values = dataclasses.asdict(report)
+        except DivergedError as error:
+            word, values = "diverged", {"error": str(error)}
+    arrays = {f"scores.{name}": scores for name, scores in worker.sorted_scores().items()}
+    arrays |= {f"state.{name}": array for name, array in worker.state().items()}
+    return Message(word, {**values, "penalty": worker.penalty()}, arrays)
+
+
+def _refuse_shared_device(group: Group, device: torch.device) -> None:
+    name = device_name(device)
+    codes = group.counts(zlib.crc32(name.encode())).tolist()
+    if name and codes.count(codes[group.rank]) > 1:
+        raise DeviceError(
+            f"rank {group.rank} shares GPU {name} with another rank. Give each task a GPU of its own: set "
+            "spark.task.resource.gpu.amount to 1, and do not set CUDA_VISIBLE_DEVICES for all executors alike."
+        )
+
+
+def _exit_when_abandoned(folder: Path, parent: int) -> None:
+    """End this process when its parent is gone, the launch is over, or the driver gives no sign of life."""
+    beat, seen, ended = b"", time.monotonic(), 0.0
+    while True:
+        now = time.monotonic()
+        try:
+            found = (folder / HEARTBEAT).read_bytes()
+        except OSError:
+            found = beat
+        if found != beat:
+            beat, seen = found, now
+        if not ended and (not folder.exists() or (folder / END).exists()):
+            ended = now
+        if os.getppid() != parent or now - seen > _BEAT_TIMEOUT or (ended and now - ended > _GRACE):
+            os._exit(0)
+        time.sleep(0.25)
+
+
+def _tell_failure(folder: Path, rank: int, error: BaseException) -> None:
+    lost = isinstance(error, PeerLostError)
+    failure = {
+        "kind": LOST if lost else type(error).__name__,
+        "message": str(error),
+        "rank": rank,
+        "host": socket.gethostname(),
+        "traceback": "".join(traceback.format_exception(error)),
+    }
+    try:
+        write_whole(folder / f"{FAILURE}{rank}", json.dumps(failure).encode())
+    except OSError:
+        # The folder is gone: nobody listens any more.
+        return

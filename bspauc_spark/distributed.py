@@ -77,9 +77,14 @@ class Launch:
 
     def ask(self, command: Message) -> Message:
         """Send a command and wait for its reply, as long as somebody is there to give it."""
+        started = time.perf_counter()
         self._commands.send(command)
         reply = self._replies.receive(self._still_there)
         assert reply is not None
+        logger.debug(
+            "%s: %.3f s, of which the workers worked %.3f s",
+            *(command.word, time.perf_counter() - started, reply.values["work_seconds"]),
+        )
         return reply
 
     def end(self) -> None:
@@ -93,6 +98,10 @@ class Launch:
             if self._run_thread.is_alive():
                 self._stop()
                 self._run_thread.join(5.0)
+            # A cancelled job returns before the processes on the executors are gone.
+            deadline = time.monotonic() + (0.0 if self._local else 3.0)
+            while time.monotonic() < deadline and list(self.folder.glob(f"{serve.ALIVE}*")):
+                time.sleep(0.05)
             if self._run_thread.is_alive():
                 logger.warning("the workers of a fit did not end in time; they end when they find their folder gone.")
         if self._beat_thread.ident is not None:

@@ -42,8 +42,8 @@ class Group(Protocol):
     def align(self, tensors: Sequence[Tensor]) -> None:
         """Take over rank 0's values."""
 
-    def gather(self, own: FloatArray) -> FloatArray:
-        """On rank 0 the values of all ranks, in rank order; elsewhere none."""
+    def gather(self, own: Sequence[FloatArray]) -> list[FloatArray]:
+        """On rank 0 each array with all ranks' values, in rank order; elsewhere empty arrays."""
 
     def share(self, data: bytes) -> bytes:
         """Rank 0's bytes, everywhere."""
@@ -68,9 +68,9 @@ class Alone:
     def align(self, tensors: Sequence[Tensor]) -> None:
         """Nothing to take over."""
 
-    def gather(self, own: FloatArray) -> FloatArray:
+    def gather(self, own: Sequence[FloatArray]) -> list[FloatArray]:
         """``own`` alone."""
-        return own
+        return list(own)
 
     def share(self, data: bytes) -> bytes:
         """``data`` itself."""
@@ -98,8 +98,12 @@ class TorchGroup:
 
     def counts(self, own: int) -> IntArray:
         """``own`` of every rank."""
-        counts = torch.zeros(self.size, dtype=torch.int64)
-        counts[self.rank] = own
+        return self._counts([own])[:, 0]
+
+    def _counts(self, own: Sequence[int]) -> IntArray:
+        """A row of counts from every rank."""
+        counts = torch.zeros(self.size, len(own), dtype=torch.int64)
+        counts[self.rank] = torch.tensor(own)
         with _peers():
             dist.all_reduce(counts)
         return counts.numpy()
@@ -123,22 +127,25 @@ class TorchGroup:
 
     def align(self, tensors: Sequence[Tensor]) -> None:
         """Take over rank 0's values: CPUs of different make round differently."""
+        flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
         with _peers():
-            for tensor in tensors:
-                dist.broadcast(tensor, src=0)
+            dist.broadcast(flat, src=0)
+        for tensor, part in zip(tensors, torch.split(flat, [t.numel() for t in tensors]), strict=True):
+            tensor.copy_(part.view_as(tensor))
 
-    def gather(self, own: FloatArray) -> FloatArray:
-        """On rank 0 the values of all ranks, in rank order; gloo gathers equal lengths, so they travel padded."""
-        counts = self.counts(len(own))
-        longest = int(counts.max())
+    def gather(self, own: Sequence[FloatArray]) -> list[FloatArray]:
+        """On rank 0 all ranks' values, in one message; gloo gathers equal lengths, so it travels padded."""
+        counts = self._counts([len(array) for array in own])
+        longest = int(counts.sum(axis=1).max())
         padded = torch.zeros(longest)
-        padded[: len(own)] = torch.from_numpy(own)
-        parts = [torch.empty(longest) for _ in counts] if self.rank == 0 else None
+        padded[: sum(map(len, own))] = torch.from_numpy(np.concatenate(own))
+        parts = [torch.empty(longest) for _ in range(self.size)] if self.rank == 0 else None
         with _peers():
             dist.gather(padded, parts, dst=0)
         if parts is None:
-            return np.empty(0, dtype=np.float32)
-        return np.concatenate([part[:count].numpy() for part, count in zip(parts, counts.tolist(), strict=True)])
+            return [np.empty(0, dtype=np.float32) for _ in own]
+        cut = [np.split(part.numpy(), row) for part, row in zip(parts, counts.cumsum(axis=1), strict=True)]
+        return [np.concatenate([pieces[k] for pieces in cut]) for k in range(len(own))]
 
     def share(self, data: bytes) -> bytes:
         """Rank 0's bytes, everywhere."""

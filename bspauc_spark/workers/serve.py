@@ -5,8 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import select
+import shutil
 import signal
 import socket
+import sys
 import threading
 import time
 import traceback
@@ -28,7 +31,7 @@ from bspauc_spark.workers.worker import TrainingSettings, Worker
 
 # Files of a launch, beside the messages.
 TO_WORKERS, TO_DRIVER = "driver", "worker"
-END, HEARTBEAT, FAILURE = "end", "heartbeat", "failure-"
+END, HEARTBEAT, FAILURE, ALIVE = "end", "heartbeat", "failure-", "alive-"
 LOST = "PeerLostError"
 
 _BEAT_TIMEOUT = 120.0
@@ -55,8 +58,15 @@ def serve(task: Task) -> None:
     rank, folder = int(os.environ["RANK"]), Path(task.folder)
     # A terminal's Ctrl-C goes to every process; the driver decides what becomes of the workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_exit_when_abandoned, args=(folder, os.getppid()), daemon=True).start()
+    # torchrun ends its ranks by SIGTERM; a thread answers it, since this one may be deep inside a collective.
+    told, tell = os.pipe()
+    os.set_blocking(tell, False)
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
+    alive = folder / f"{ALIVE}{rank}"
+    threading.Thread(target=_exit_when_abandoned, args=(folder, alive, os.getppid(), told), daemon=True).start()
     try:
+        alive.touch()
         torch.set_num_threads(task.threads)
         device = choose_device(task.use_gpu, rank, int(os.environ.get("LOCAL_RANK", "0")))
         with TorchGroup.connected(task.use_gpu) as group:
@@ -64,8 +74,13 @@ def serve(task: Task) -> None:
             settings = dataclasses.replace(task.settings, device=str(device))
             worker = Worker(task.shards.open(group.rank, group.size), task.spec, settings, group)
             _obey(worker, folder)
+    except PeerLostError as error:
+        _tell_failure(folder, rank, error)
+        _remove_script()
     except BaseException as error:
         _tell_failure(folder, rank, error)
+    finally:
+        alive.unlink(missing_ok=True)
 
 
 def _obey(worker: Worker, folder: Path) -> None:
@@ -102,6 +117,7 @@ class _EndedError(Exception):
 
 def answer(worker: Worker, command: Message) -> Message:
     """Do what ``command`` asks; the reply says where θ stands now, and is complete on rank 0."""
+    started = time.perf_counter()
     word, values = "done", dict[str, Any]()
     if command.word == "pretrain" and worker.settings.pretrain_steps:
         worker.pretrain()
@@ -115,7 +131,8 @@ def answer(worker: Worker, command: Message) -> Message:
             word, values = "diverged", {"error": str(error)}
     arrays = {f"scores.{name}": scores for name, scores in worker.sorted_scores().items()}
     arrays |= {f"state.{name}": array for name, array in worker.state().items()}
-    return Message(word, {**values, "penalty": worker.penalty()}, arrays)
+    values |= {"penalty": worker.penalty(), "work_seconds": time.perf_counter() - started}
+    return Message(word, values, arrays)
 
 
 def _refuse_shared_device(group: Group, device: torch.device) -> None:
@@ -128,9 +145,9 @@ def _refuse_shared_device(group: Group, device: torch.device) -> None:
         )
 
 
-def _exit_when_abandoned(folder: Path, parent: int) -> None:
-    """End this process when its parent is gone, the launch is over, or the driver gives no sign of life."""
-    beat, seen, ended = b"", time.monotonic(), 0.0
+def _exit_when_abandoned(folder: Path, alive: Path, parent: int, told: int) -> None:
+    """End this process when told to, when its parent is gone, the launch is over, or the driver shows no life."""
+    beat, seen, ended, signals = b"", time.monotonic(), 0.0, list[int]()
     while True:
         now = time.monotonic()
         try:
@@ -141,9 +158,19 @@ def _exit_when_abandoned(folder: Path, parent: int) -> None:
             beat, seen = found, now
         if not ended and (not folder.exists() or (folder / END).exists()):
             ended = now
-        if os.getppid() != parent or now - seen > _BEAT_TIMEOUT or (ended and now - ended > _GRACE):
+        over = ended and now - ended > _GRACE
+        if signals or over or os.getppid() != parent or now - seen > _BEAT_TIMEOUT:
+            _remove_script()
+            alive.unlink(missing_ok=True)
             os._exit(0)
-        time.sleep(0.25)
+        signals, _, _ = select.select([told], [], [], 0.25)
+
+
+def _remove_script() -> None:
+    """TorchDistributor's script stays behind when Spark kills the task that should remove it."""
+    script = Path(getattr(sys.modules["__main__"], "__file__", ""))
+    if script.name == "train.py":
+        shutil.rmtree(script.parent, ignore_errors=True)
 
 
 def _tell_failure(folder: Path, rank: int, error: BaseException) -> None:

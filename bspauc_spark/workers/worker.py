@@ -103,7 +103,8 @@ class Worker:
 
     def sorted_scores(self) -> dict[str, FloatArray]:
         """On rank 0 the scores of all ranks' rows, each rank's part in ascending order; elsewhere none."""
-        return {name: self.group.gather(np.sort(scores)) for name, scores in self.scores().items()}
+        scores = self.scores()
+        return dict(zip(scores, self.group.gather([np.sort(own) for own in scores.values()]), strict=True))
 
     def penalty(self) -> float:
         """``Ω(θ)`` of the averaged θ."""
@@ -150,14 +151,16 @@ class Worker:
 
     def _kept_pair_sum(self, selection: Selection) -> float:
         """``Σ v_i u_j ξ_ij`` over the rows that ``selection`` kept, at their new scores."""
-        kept = self.kept()
+        own = self.kept()
+        kept = self.group.gather(
+            [part for name in (POSITIVES, NEGATIVES) for part in (own[name].full, own[name].partial)]
+        )
 
-        def classes(name: str, phi: float) -> list[tuple[float, ClassScores]]:
-            both = ((1.0, self.group.gather(kept[name].full)), (phi, self.group.gather(kept[name].partial)))
-            return [(weight, ClassScores.from_array(scores)) for weight, scores in both if len(scores)]
+        def weighted(phi: float, full: FloatArray, partial: FloatArray) -> list[tuple[float, ClassScores]]:
+            return [(w, ClassScores.from_array(scores)) for w, scores in ((1.0, full), (phi, partial)) if len(scores)]
 
-        positives = classes(POSITIVES, selection.phi_positive)
-        negatives = classes(NEGATIVES, selection.phi_negative)
+        positives = weighted(selection.phi_positive, *kept[:2])
+        negatives = weighted(selection.phi_negative, *kept[2:])
         return sum(v * u * pair_sum(s, r) for v, s in positives for u, r in negatives)
 
     def kept(self) -> dict[str, KeptScores]:

@@ -1,0 +1,233 @@
+"""Workers as one: two real gloo processes against one process and against plain torch."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.multiprocessing as mp
+
+from bspauc_spark.errors import DivergedError
+from bspauc_spark.selection import Selection
+from bspauc_spark.shards import NEGATIVES, POSITIVES
+from bspauc_spark.workers.group import Alone, Group, PeerLostError, TorchGroup
+from bspauc_spark.workers.networks import NetworkSpec
+from bspauc_spark.workers.rows import DenseRows, Rows, SparseRows
+from bspauc_spark.workers.worker import TrainingSettings, Worker
+
+SPEC = NetworkSpec("mlp", 5, (7, 6))
+
+
+def data() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=(130, 5)).astype(np.float32)
+    x[:40, 0] += 0.8
+    return {POSITIVES: x[:40], NEGATIVES: x[40:]}
+
+
+def settings(**changes: Any) -> TrainingSettings:
+    values: dict[str, Any] = {
+        "optimizer": "sgd",
+        "learning_rate": 0.1,
+        "batch_size": 8,
+        "steps": 12,
+        "tau": 0.01,
+        "pairing": "all",
+        "averaging": 0.9,
+        "seed": 0,
+        "pretrain_steps": 5,
+        "pretrain_fraction": 0.5,
+    }
+    return TrainingSettings(**{**values, **changes})
+
+
+def shares(cuts: dict[str, int], rank: int, sparse: bool = False) -> dict[str, Rows]:
+    """Rank 0 holds the rows before the cut of each class, rank 1 the others."""
+    held = {name: x[: cuts[name]] if rank == 0 else x[cuts[name] :] for name, x in data().items()}
+    if not sparse:
+        return {name: DenseRows([x], 5) for name, x in held.items()}
+    pointers = {name: np.arange(len(x) + 1) * 5 for name, x in held.items()}
+    return {
+        name: SparseRows([(pointers[name], np.tile(np.arange(5, dtype=np.int32), len(x)), x.ravel())], 5)
+        for name, x in held.items()
+    }
+
+
+CUTS = {
+    "even": {POSITIVES: 20, NEGATIVES: 45},
+    "uneven": {POSITIVES: 3, NEGATIVES: 71},
+    "rank 1 without positives": {POSITIVES: 40, NEGATIVES: 45},
+    "rank 0 without rows": {POSITIVES: 0, NEGATIVES: 0},
+}
+
+
+def _entry(rank: int, body: Callable[..., Any], folder: str, arguments: tuple[Any, ...]) -> None:
+    torch.set_num_threads(1)
+    where = {"init_method": f"file://{folder}/meeting", "rank": rank, "world_size": 2}
+    with TorchGroup.connected(False, **where) as group:
+        torch.save(body(group, *arguments), f"{folder}/{rank}.pt")
+
+
+def in_two(body: Callable[..., Any], folder: Path, *arguments: Any) -> list[Any]:
+    """What ``body(group, *arguments)`` returns on each of two ranks."""
+    mp.spawn(_entry, (body, str(folder), arguments), nprocs=2)
+    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in (0, 1)]
+
+
+EVERYTHING = Selection(-1e30, 1.0, 1e30, 1.0, 1.0, 1.0, 1.0, 1.0, 0, True)
+
+
+def selection_of(scores: dict[str, np.ndarray], kept: float = 0.6, phi: float = 0.3) -> Selection:
+    tau = np.quantile(scores[POSITIVES], 1 - kept, method="nearest")
+    upsilon = np.quantile(scores[NEGATIVES], kept, method="nearest")
+    return Selection(float(tau), phi, float(upsilon), phi, 1.0, 1.0, kept, kept, 1, True)
+
+
+def one_step_gradients(group: Group, pairing: str, rows: list[dict[str, Rows]]) -> list[torch.Tensor]:
+    """The gradients of the first step, before the optimizer sees them."""
+    worker = Worker(rows[group.rank], SPEC, settings(pairing=pairing, steps=1), group)
+    seen: list[torch.Tensor] = []
+    step = worker._optimizer.step
+    worker._optimizer.step = lambda *_: seen.extend(p.grad.clone() for p in worker.network.parameters()) or step()
+    worker.train(selection_of(one_process().scores()))
+    return seen
+
+
+def one_process(**changes: Any) -> Worker:
+    return Worker({name: DenseRows([x], 5) for name, x in data().items()}, SPEC, settings(**changes))
+
+
+def bare_gradients(pairing: str) -> list[torch.Tensor]:
+    """The same batch through plain torch layers in float64: every row of it in one process, pairs as a table."""
+    worker = one_process(pairing=pairing, steps=1)
+    selection = selection_of(worker.scores())
+    scores = worker.scores()
+    v, u = selection.positive_weights(scores[POSITIVES]), selection.negative_weights(scores[NEGATIVES])
+    draws = []
+    draw = worker._draw
+    worker._draw = lambda kept, steps: draws.append(draw(kept, steps)) or draws[-1]  # type: ignore[method-assign]
+    plain = worker.network.to_sequential().double()
+    worker.train(selection)
+    p, q = draws[0][0], draws[1][0]
+    s, r = (plain(torch.from_numpy(data()[name][rows]).double()) for name, rows in ((POSITIVES, p), (NEGATIVES, q)))
+    v, u = torch.from_numpy(v[p]), torch.from_numpy(u[q])
+    if pairing == "all":
+        loss = (v[:, None] * u[None, :] * torch.relu(1 - s[:, None] + r[None, :])).mean()
+    else:
+        loss = (v * u * torch.relu(1 - s + r)).mean()
+    gradients = torch.autograd.grad(loss, list(plain.parameters()))
+    # The first layer keeps its weights transposed.
+    return [gradients[0].T, *gradients[1:]]
+
+
+@pytest.mark.parametrize("pairing", ["matched", "all"])
+def test_the_gradient_of_two_ranks_is_that_of_one_process(pairing: str, tmp_path: Path) -> None:
+    wanted = bare_gradients(pairing)
+    for number, (name, cuts) in enumerate(CUTS.items()):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        rows = [shares(cuts, rank, sparse=number == 1) for rank in (0, 1)]
+        for found in in_two(one_step_gradients, folder, pairing, rows):
+            assert len(found) == len(wanted)
+            for a, b in zip(found, wanted, strict=True):
+                torch.testing.assert_close(a.double(), b, rtol=0, atol=1e-6, msg=name)
+
+
+def fitted(group: Group, cuts: dict[str, int]) -> dict[str, Any]:
+    worker = Worker(shares(cuts, group.rank), SPEC, settings(), group)
+    first = worker.sorted_scores()
+    worker.pretrain()
+    report = worker.block(EVERYTHING)
+    return {"first": first, "state": worker.state(), "report": report, "scores": worker.sorted_scores()}
+
+
+def test_two_ranks_draw_train_and_report_what_one_process_does(tmp_path: Path) -> None:
+    alone = one_process()
+    first = {name: np.sort(scores) for name, scores in alone.scores().items()}
+    alone.pretrain()
+    report = alone.block(EVERYTHING)
+    for number, cuts in enumerate(CUTS.values()):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        zero, one = in_two(fitted, folder, cuts)
+        for name in (POSITIVES, NEGATIVES):
+            assert np.array_equal(np.sort(zero["first"][name]), first[name])
+            assert len(one["first"][name]) == 0
+            np.testing.assert_allclose(np.sort(zero["scores"][name]), np.sort(alone.scores()[name]), atol=1e-5)
+        assert zero["report"].pair_sum == pytest.approx(report.pair_sum, rel=1e-5)
+        assert zero["report"].penalty == pytest.approx(report.penalty, rel=1e-6)
+        assert zero["state"].keys() == one["state"].keys()
+        for name, array in zero["state"].items():
+            assert np.array_equal(array, one["state"][name]), name
+        # The same draws, so the generators stand at the same place.
+        assert np.array_equal(zero["state"]["generator"], alone.state()["generator"])
+
+
+def diverging(group: Group, cuts: dict[str, int]) -> tuple[str, bool]:
+    worker = Worker(shares(cuts, group.rank), SPEC, settings(learning_rate=1e12, tau=1.0, steps=60), group)
+    before = worker.state()
+    try:
+        worker.block(EVERYTHING)
+    except DivergedError as error:
+        after = worker.state()
+        same = all(np.array_equal(after[name], before[name]) for name in before if name != "generator")
+        return str(error), same
+    return "", False
+
+
+def test_a_block_that_diverges_is_taken_back_on_every_rank(tmp_path: Path) -> None:
+    for message, same in in_two(diverging, tmp_path, CUTS["even"]):
+        assert "Lower learningRate" in message
+        assert same
+
+
+def odd_arrays(group: Group) -> list[np.ndarray]:
+    own = [np.arange(3, dtype=np.float32) * (group.rank + 1), np.empty(0, np.float32), np.ones(group.rank, np.float32)]
+    return group.gather(own)
+
+
+def test_gather_joins_arrays_of_any_length_in_rank_order(tmp_path: Path) -> None:
+    zero, one = in_two(odd_arrays, tmp_path)
+    assert [array.tolist() for array in zero] == [[0, 1, 2, 0, 2, 4], [], [1]]
+    assert [len(array) for array in one] == [0, 0, 0]
+    alone = Alone().gather([np.arange(3, dtype=np.float32)])
+    assert alone[0].tolist() == [0, 1, 2]
+
+
+def shared(group: Group) -> bytes:
+    return group.share(b"from rank 0" if group.rank == 0 else b"?")
+
+
+def test_share_hands_rank_0s_bytes_to_all(tmp_path: Path) -> None:
+    assert in_two(shared, tmp_path) == [b"from rank 0"] * 2
+
+
+def orphan(group: Group) -> str:
+    if group.rank == 1:
+        time.sleep(0.3)
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        group.counts(1)
+    except PeerLostError as error:
+        Path(sys.argv[-1]).write_text("lost")
+        return str(error)
+    return ""
+
+
+def test_a_rank_learns_at_once_that_another_one_died(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", [*sys.argv, str(tmp_path / "seen")])
+    started = time.monotonic()
+    context = mp.start_processes(_entry, (orphan, str(tmp_path), ()), nprocs=2, join=False, start_method="spawn")
+    assert context is not None
+    with pytest.raises(mp.ProcessExitedException):
+        context.join(30, grace_period=5)
+    assert (tmp_path / "seen").read_text() == "lost"
+    assert time.monotonic() - started < 60

@@ -1,0 +1,114 @@
+"""Messages between driver and rank 0: what is sent arrives as it was, and nothing else is taken for it."""
+
+from __future__ import annotations
+
+import stat
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bspauc_spark.workers.mailbox import Mailbox, Message, write_whole
+
+
+def nobody_left() -> None:
+    raise ConnectionError
+
+
+def example() -> Message:
+    arrays = {
+        "state.weight": np.arange(6, dtype=np.float32).reshape(2, 3),
+        "state.step": np.array(7),
+        "scores": np.array([np.nextafter(0, 1), -0.0, 1e30]),
+        "empty": np.empty((0, 4), np.int32),
+    }
+    return Message("train", {"rate": 0.1, "selection": {"lam": 1 / 3, "converged": True}}, arrays)
+
+
+def assert_same(found: Message | None, wanted: Message) -> None:
+    assert found is not None
+    assert (found.word, found.values) == (wanted.word, wanted.values)
+    assert list(found.arrays) == list(wanted.arrays)
+    for name, array in wanted.arrays.items():
+        assert found.arrays[name].dtype == array.dtype
+        assert found.arrays[name].shape == array.shape
+        assert found.arrays[name].tobytes() == array.tobytes()
+
+
+def test_words_values_and_arrays_arrive_bit_for_bit(tmp_path: Path) -> None:
+    Mailbox(tmp_path, "driver").send(example())
+    assert_same(Mailbox(tmp_path, "driver").receive(nobody_left), example())
+
+
+def test_arrays_are_grouped_by_the_first_part_of_their_name() -> None:
+    assert set(example().group("state")) == {"weight", "step"}
+
+
+def test_messages_come_in_order_and_are_removed_when_read(tmp_path: Path) -> None:
+    sender, reader = Mailbox(tmp_path, "worker"), Mailbox(tmp_path, "worker")
+    for number in range(3):
+        sender.send(Message(str(number)))
+    words = [message.word for _ in range(3) if (message := reader.receive(nobody_left))]
+    assert words == ["0", "1", "2"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_objects_are_never_pickled() -> None:
+    with pytest.raises(ValueError, match="allow_pickle"):
+        Message("x", {}, {"bad": np.array([object()], dtype=object)}).to_bytes()
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "flipped", "other number", "foreign"])
+def test_what_is_not_this_message_is_not_read(damage: str, tmp_path: Path) -> None:
+    data = bytearray(example().to_bytes(1))
+    if damage == "empty":
+        data = bytearray()
+    elif damage == "cut":
+        data = data[:-1]
+    elif damage == "flipped":
+        data[len(data) // 2] ^= 1
+    elif damage == "other number":
+        data = bytearray(example().to_bytes(2))
+    elif damage == "foreign":
+        data[:4] = b"XXXX"
+    (tmp_path / "driver-000001").write_bytes(data)
+    reader = Mailbox(tmp_path, "driver")
+    assert reader.receive(lambda: None, timeout=0.05) is None
+    write_whole(tmp_path / "driver-000001", example().to_bytes(1))
+    assert_same(reader.receive(nobody_left), example())
+
+
+def test_a_reader_gives_up_when_nobody_is_left_to_write(tmp_path: Path) -> None:
+    with pytest.raises(ConnectionError):
+        Mailbox(tmp_path, "driver").receive(nobody_left)
+
+
+def test_a_message_is_found_soon_after_it_was_written(tmp_path: Path) -> None:
+    reader = Mailbox(tmp_path, "driver")
+    written = []
+
+    def write() -> None:
+        time.sleep(0.3)
+        written.append(time.monotonic())
+        Mailbox(tmp_path, "driver").send(Message("late"))
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    message = reader.receive(lambda: None, timeout=10)
+    delay = time.monotonic() - written[0]
+    thread.join()
+    assert message is not None
+    assert delay < 1
+
+
+def test_files_are_the_owners_alone_and_a_failed_write_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_whole(tmp_path / "a", b"secret")
+    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o600
+    monkeypatch.setattr(Path, "replace", lambda *_: (_ for _ in ()).throw(OSError("disk")))
+    with pytest.raises(OSError, match="disk"):
+        write_whole(tmp_path / "b", b"x")
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]

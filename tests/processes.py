@@ -1,0 +1,128 @@
+"""Looking at processes: the ranks below a driver, who is still alive, and drivers to be killed or interrupted."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+
+def parents() -> dict[int, int]:
+    """Parent of every process."""
+    found = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+        except (OSError, ValueError):
+            continue
+        if state != "Z":
+            found[int(entry.name)] = int(parent)
+    return found
+
+
+def descendants(root: int) -> set[int]:
+    tree = parents()
+    found, new = set[int](), {root}
+    while new:
+        new = {pid for pid, parent in tree.items() if parent in new} - found
+        found |= new
+    return found
+
+
+def ranks(below: set[int] | None = None) -> dict[int, int]:
+    """TorchDistributor's rank processes, rank → pid; with ``below`` only those among these processes."""
+    found = {}
+    for pid in parents() if below is None else below:
+        try:
+            command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"-m" not in command and any(part.endswith(b"train.py") for part in command):
+            values = dict(part.split(b"=", 1) for part in environment if b"=" in part)
+            if b"TORCHELASTIC_RUN_ID" in values:
+                found[int(values[b"RANK"])] = pid
+    return found
+
+
+def launchers(below: set[int]) -> set[int]:
+    """Processes of TorchDistributor: its wrappers, torchrun and the ranks."""
+    found = set()
+    for pid in below:
+        try:
+            command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        except OSError:
+            continue
+        if b"torch_run_process_wrapper" in command or b"torch.distributed.run" in command or b"train.py" in command:
+            found.add(pid)
+    return found
+
+
+def wait_for(condition: Callable[[], object], seconds: float, what: str) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {seconds} s for: {what}"
+        time.sleep(0.05)
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return parents().get(pid) is not None
+
+
+class Driver:
+    """The script ``tests/spark/driver.py`` in a process of its own; killed at the end if it still runs."""
+
+    def __init__(self, asked: dict[str, Any]) -> None:
+        command = [sys.executable, "-m", "tests.spark.driver", json.dumps(asked)]
+        # In a session of its own, as a notebook's kernel is: a signal goes to the driver alone.
+        self._process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
+        )
+        self.pid = self._process.pid
+
+    def __enter__(self) -> Driver:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def read_until(self, wanted: str) -> str:
+        """The next line that starts with ``wanted``."""
+        assert self._process.stdout is not None
+        lines = []
+        for line in self._process.stdout:
+            lines.append(line.strip())
+            if lines[-1].startswith(wanted):
+                return lines[-1]
+        raise AssertionError(f"the driver ended before {wanted!r}: {lines}")
+
+    def result(self) -> dict[str, Any]:
+        """What the next step of the script gave."""
+        found: dict[str, Any] = json.loads(self.read_until("{"))
+        return found
+
+    def interrupt(self) -> dict[str, Any]:
+        """Ctrl-C; what the interrupted step gave, with the seconds it took to come back."""
+        started = time.monotonic()
+        self._process.send_signal(signal.SIGINT)
+        return {**self.result(), "seconds": time.monotonic() - started}
+
+
+def assert_clean(result: dict[str, Any]) -> None:
+    """A step of the driver left nothing behind."""
+    found = (result["processes"], result["threads"], result["jobs"], result["staging"], result["scripts"])
+    assert found == (0, [], 0, [], 0), result

@@ -1,0 +1,109 @@
+"""A driver in a process of its own, for tests that kill or interrupt it, and for masters of another kind.
+
+The argument is JSON: ``master``, ``conf``, ``steps``. Each step is a dict of Params, or {"expect": "error"} with them.
+For each step one line of JSON is printed; "round N" and "ready" lines come in between.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+os.environ["PYSPARK_PYTHON"] = sys.executable
+os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+from pyspark.ml.feature import VectorAssembler
+from pyspark.ml.torch.distributor import TorchDistributor
+from pyspark.sql import SparkSession
+
+from bspauc_spark import BSPAUCClassifier, algorithm
+from bspauc_spark.errors import BSPAUCError
+from tests.conftest import FAST, noisy_moons
+from tests.processes import descendants, launchers
+
+
+class Tell(logging.Handler):
+    """Prints each round as it ends."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if text.startswith("round ") and record.levelno == logging.INFO:
+            print("round", text.split()[1].split("/")[0], flush=True)
+        elif "workers are ready" in text:
+            print("ready", flush=True)
+        elif record.levelno >= logging.WARNING:
+            print("warning", text.replace("\n", " "), flush=True)
+
+
+def digest(arrays: dict) -> str:
+    joined = b"".join(name.encode() + arrays[name].tobytes() for name in sorted(arrays))
+    return hashlib.sha256(joined).hexdigest()
+
+
+def first_round(scores: list) -> dict:
+    positive, negative = scores[0].positive.sorted, scores[0].negative.sorted
+    return {"positive": digest({"s": positive}), "negative": digest({"s": negative})}
+
+
+def main() -> None:
+    asked = json.loads(sys.argv[1])
+    builder = SparkSession.builder.master(asked["master"]).config("spark.ui.enabled", "false")
+    builder = builder.config("spark.ui.showConsoleProgress", "false").config("spark.log.level", "ERROR")
+    for name, value in asked.get("conf", {}).items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    logging.getLogger("bspauc_spark").setLevel(logging.INFO)
+    logging.getLogger("bspauc_spark").addHandler(Tell())
+    logging.getLogger("bspauc_spark").propagate = False
+
+    frame = spark.createDataFrame(noisy_moons(asked.get("rows", 3000), seed=asked.get("data_seed", 0)))
+    assembler = VectorAssembler(inputCols=[f"x{i}" for i in range(6)], outputCol="features")
+    data = assembler.transform(frame)
+
+    before = set(Path(tempfile.gettempdir()).glob("*/train.py"))
+    launches, seen = [], []
+    run, select = TorchDistributor.run, algorithm.select
+    TorchDistributor.run = lambda self, *a, **k: launches.append(1) or run(self, *a, **k)
+    algorithm.select = lambda pace, t, scores, previous: seen.append(scores) or select(pace, t, scores, previous)
+
+    for step in asked["steps"]:
+        launches.clear()
+        seen.clear()
+        started = time.monotonic()
+        result: dict = {"interrupted": False}
+        try:
+            model = BSPAUCClassifier(**{**FAST, **step}).fit(data)
+            history = model.summary.history
+            selection = model.summary.rounds[0]
+            result["digest"] = digest(dict(model.scorer.weights))
+            result["train_auc"] = float(history["train_auc"].iloc[-1])
+            result["kept"] = [selection.positive_fraction, selection.negative_fraction, selection.lam]
+            result["first_round"] = first_round(seen)
+        except BSPAUCError as error:
+            result["error"] = f"{type(error).__name__}: {error}"
+        except KeyboardInterrupt:
+            result["interrupted"] = True
+        result["seconds"] = time.monotonic() - started
+        result["launches"] = len(launches)
+        # The processes above a rank follow it within a moment.
+        while launchers(descendants(os.getpid())) and time.monotonic() - started < result["seconds"] + 3:
+            time.sleep(0.05)
+        result["processes"] = len(launchers(descendants(os.getpid())))
+        result["scripts"] = len(set(Path(tempfile.gettempdir()).glob("*/train.py")) - before)
+        result["threads"] = [t.name for t in threading.enumerate() if t.name.startswith("bspauc")]
+        tracker = spark.sparkContext.statusTracker()
+        result["jobs"] = len(tracker.getActiveJobsIds())
+        result["staging"] = os.listdir(step["stagingDir"]) if Path(step.get("stagingDir", "-")).is_dir() else []
+        print(json.dumps(result), flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

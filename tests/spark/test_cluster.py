@@ -1,0 +1,78 @@
+"""A session with executors of its own processes: the automatic choice, what is refused, faults and Ctrl-C there."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from tests.processes import Driver, assert_clean, descendants, ranks
+
+LONG = {"stepsPerRound": 20_000, "pretrainSteps": 1}
+# Rounds of a second or so, long enough to meet a worker in the middle of one.
+SLOW = {"stepsPerRound": 150}
+
+
+def test_two_executors_train_recover_and_clean_up_as_two_local_processes_do(tmp_path: Path) -> None:
+    staging = {"stagingDir": str(tmp_path)}
+    steps = [
+        {},
+        # Each process has its own "/proc/self/cwd": there, but another folder for the driver and for the executors.
+        {"stagingDir": "/proc/self/cwd"},
+        {**staging, "numProcesses": 3},
+        {**staging, "useGpu": True},
+        {**staging, **SLOW},
+        {**staging, **SLOW, "numProcesses": 2, "localMode": True},
+        {**staging, **SLOW},
+        {**staging, **LONG},
+        {**staging, **SLOW},
+    ]
+    with Driver({"master": "local-cluster[2,1,1024]", "steps": steps}) as driver:
+        missing, unshared, slots, gpu = (driver.result() for _ in range(4))
+        executors, local = driver.result(), driver.result()
+
+        driver.read_until("round 1")
+        time.sleep(0.4)
+        os.kill(ranks(descendants(driver.pid))[1], signal.SIGKILL)
+        driver.read_until("warning workers were lost")
+        recovered = driver.result()
+
+        driver.read_until("ready")
+        time.sleep(2)
+        interrupted = driver.interrupt()
+        afterwards = driver.result()
+
+    assert "StagingError: stagingDir is not set, and the session runs on a cluster" in missing["error"]
+    assert "StagingError: stagingDir '/proc/self/cwd' is not shared with the executor on host" in unshared["error"]
+    assert "PlacementError: numProcesses 3 needs as many task slots at once, and the session has 2" in slots["error"]
+    assert "DeviceError: useGpu is True, but spark.task.resource.gpu.amount is not set" in gpu["error"]
+    for refused in (missing, unshared, slots, gpu):
+        assert refused["seconds"] < 20
+        assert refused["launches"] == 0
+
+    assert executors["launches"] == 1
+    assert executors["digest"] == local["digest"]
+    assert executors["first_round"] == local["first_round"]
+    assert recovered["launches"] == 2
+    assert recovered["digest"] == executors["digest"]
+
+    assert interrupted["interrupted"]
+    assert interrupted["seconds"] < 10
+    assert afterwards["digest"] == executors["digest"]
+    for result in (missing, slots, gpu, executors, local, recovered, interrupted, afterwards):
+        assert_clean(result)
+
+
+def test_dynamic_allocation_and_fractional_gpus_are_refused_at_once() -> None:
+    conf = {"spark.dynamicAllocation.enabled": "true", "spark.task.resource.gpu.amount": "0.5"}
+    steps = [{"localMode": False}, {"localMode": False, "useGpu": True}, {"numProcesses": 2, "useGpu": True}]
+    with Driver({"master": "local[2]", "conf": conf, "steps": steps}) as driver:
+        dynamic, fractional, no_gpu = (driver.result() for _ in steps)
+    assert "PlacementError: spark.dynamicAllocation.enabled is true" in dynamic["error"]
+    assert "or train in the driver with localMode=True" in dynamic["error"]
+    assert "DeviceError: useGpu is True, but spark.task.resource.gpu.amount is 0.5" in fractional["error"]
+    assert "Spark gave the driver on host" in no_gpu["error"]
+    assert "leave numProcesses at 0" in no_gpu["error"]
+    for refused in (dynamic, fractional, no_gpu):
+        assert refused["seconds"] < 20

@@ -1,0 +1,361 @@
+"""The θ side on TorchDistributor workers: what they compute, how their faults are met, what they leave behind."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pyspark.ml.torch.distributor import TorchDistributor
+from pyspark.sql import DataFrame, SparkSession
+
+from bspauc_spark import BSPAUCClassifier, BSPAUCModel, algorithm
+from bspauc_spark.distributed import Launch
+from bspauc_spark.errors import DivergedError, InvalidDataError, PlacementError, WorkerError
+from bspauc_spark.launch import Scores
+from bspauc_spark.selection import Selection
+from bspauc_spark.shards import NEGATIVES, POSITIVES
+from bspauc_spark.staging import Columns, StagedData, stage
+from bspauc_spark.workers.mailbox import Message
+from bspauc_spark.workers.networks import NetworkSpec, ScoringNetwork
+from bspauc_spark.workers.serve import Task
+from tests.conftest import FAST
+from tests.processes import Driver, alive, assert_clean, descendants, launchers, ranks, wait_for
+
+# Rounds of a second or so, long enough to meet a worker in the middle of one.
+SLOW = {**FAST, "stepsPerRound": 150}
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
+    """After every test here: no process, thread, file or Spark job of ours."""
+    temporary = set(Path(tempfile.gettempdir()).glob("bspauc-*"))
+    yield
+    wait_for(lambda: not launchers(descendants(os.getpid())), 5, "worker processes to end")
+    assert [t.name for t in threading.enumerate() if t.name.startswith("bspauc")] == []
+    assert set(Path(tempfile.gettempdir()).glob("bspauc-*")) == temporary
+    if "spark" in request.fixturenames:
+        assert list(request.getfixturevalue("spark").sparkContext.statusTracker().getActiveJobsIds()) == []
+
+
+def same_bits(one: BSPAUCModel, other: BSPAUCModel) -> bool:
+    a, b = one.scorer.weights, other.scorer.weights
+    return a.keys() == b.keys() and all(np.array_equal(a[name], b[name]) for name in a)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(moons: DataFrame) -> BSPAUCModel:
+    """Two local processes, nothing in their way."""
+    return BSPAUCClassifier(**SLOW, numProcesses=2).fit(moons)
+
+
+def while_fitting(round_done: int, act: Callable[[], None]) -> Callable[[], None]:
+    """Run ``act`` in a thread, a moment into the round after ``round_done``; returns what waits for it."""
+    reached, done = threading.Event(), threading.Event()
+
+    class Listen(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.getMessage().startswith(f"round {round_done}/"):
+                reached.set()
+
+    def run() -> None:
+        assert reached.wait(120)
+        time.sleep(0.4)
+        act()
+        done.set()
+
+    logger, listener = logging.getLogger("bspauc_spark"), Listen()
+    level = logger.level
+    logger.setLevel(logging.INFO)
+    logger.addHandler(listener)
+    threading.Thread(target=run, daemon=True).start()
+
+    def finish() -> None:
+        logger.removeHandler(listener)
+        logger.setLevel(level)
+        assert done.wait(5)
+
+    return finish
+
+
+def test_two_local_processes_are_launched_once_and_learn_what_one_process_learns(
+    moons: DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launches: list[str] = []
+    firsts: list[tuple[Scores, Selection]] = []
+    run, select = TorchDistributor.run, algorithm.select
+
+    def seen_run(self: TorchDistributor, *args: Any) -> Any:
+        launches.append("run")
+        return run(self, *args)
+
+    def seen_select(pace: Any, t: int, scores: Scores, previous: Selection | None) -> Selection:
+        selection = select(pace, t, scores, previous)
+        if t == 1:
+            firsts.append((scores, selection))
+        return selection
+
+    monkeypatch.setattr(TorchDistributor, "run", seen_run)
+    monkeypatch.setattr(algorithm, "select", seen_select)
+    # Without pre-training the first round starts from the same θ: sums over ranks round differently afterwards.
+    estimator = BSPAUCClassifier(**{**FAST, "pretrainSteps": 0}, validationIndicatorCol="validation", paceStart=0.5)
+    alone = estimator.fit(moons)
+    assert launches == []
+    two = estimator.copy({estimator.numProcesses: 2}).fit(moons)
+    assert launches == ["run"]
+
+    (scores, selection), (scores2, selection2) = firsts
+    assert np.array_equal(scores.positive.sorted, scores2.positive.sorted)
+    assert np.array_equal(scores.negative.sorted, scores2.negative.sorted)
+    assert selection == selection2
+    assert 0 < selection.positive_fraction < 1
+    assert scores.validation is not None
+    assert scores2.validation is not None
+    assert np.array_equal(scores.validation[0].sorted, scores2.validation[0].sorted)
+    for name in ("train_auc", "validation_auc", "objective_before", "objective_after", "block_after"):
+        np.testing.assert_allclose(two.summary.history[name], alone.summary.history[name], atol=2e-3)
+
+
+def test_tasks_on_executors_give_the_same_bits_as_local_processes(moons: DataFrame, undisturbed: BSPAUCModel) -> None:
+    on_executors = BSPAUCClassifier(**SLOW, numProcesses=2, localMode=False).fit(moons)
+    assert same_bits(on_executors, undisturbed)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_killed_worker_costs_the_round_it_died_in_and_changes_no_bit(
+    rank: int, moons: DataFrame, undisturbed: BSPAUCModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    finish = while_fitting(1, lambda: os.kill(ranks(descendants(os.getpid()))[rank], signal.SIGKILL))
+    model = BSPAUCClassifier(**SLOW, numProcesses=2).fit(moons)
+    finish()
+    assert "workers were lost" in caplog.text
+    assert same_bits(model, undisturbed)
+    assert list(model.summary.history["round"]) == [1, 2, 3]
+
+
+def test_a_worker_lost_too_often_is_an_error_that_says_so(moons: DataFrame) -> None:
+    finish = while_fitting(1, lambda: os.kill(ranks(descendants(os.getpid()))[1], signal.SIGKILL))
+    with pytest.raises(WorkerError, match=r"maxRestarts allows no further launch. What is known:\n.*(rank 0|failed)"):
+        BSPAUCClassifier(**SLOW, numProcesses=2, maxRestarts=0).fit(moons)
+    finish()
+
+
+class Breaking(NetworkSpec):
+    """A network that computes for a while and then raises, on one rank only."""
+
+    def build(self, generator: Any = None) -> ScoringNetwork:
+        import os
+
+        from bspauc_spark.workers.networks import ScoringNetwork
+
+        class Network(ScoringNetwork):
+            calls = 0
+
+            def forward(self, rows: Any) -> Any:
+                self.calls += 1
+                if self.calls == 30 and os.environ["RANK"] == "1":
+                    raise ArithmeticError("the network of a test gave up")
+                return super().forward(rows)
+
+        return Network(self, generator)
+
+
+@pytest.fixture
+def by_value() -> Iterator[None]:
+    """Workers cannot import this module: what it defines travels with the launch."""
+    from pyspark import cloudpickle
+
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    yield
+    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+
+def test_a_workers_exception_reaches_the_caller_with_its_traceback_at_once(
+    moons: DataFrame, monkeypatch: pytest.MonkeyPatch, by_value: None
+) -> None:
+    asked: list[float] = []
+    ask = Launch.ask
+
+    def timed(self: Launch, command: Message) -> Message:
+        asked.append(time.monotonic())
+        return ask(self, command)
+
+    monkeypatch.setattr(Launch, "ask", timed)
+    monkeypatch.setattr(
+        BSPAUCClassifier, "_network", lambda self, width: Breaking("mlp", width, tuple(self.getHiddenLayers()))
+    )
+    with pytest.raises(WorkerError) as caught:
+        BSPAUCClassifier(**FAST, numProcesses=2).fit(moons)
+    assert time.monotonic() - asked[-1] < 5
+    message = str(caught.value)
+    assert "rank 1 on host" in message
+    assert "raised ArithmeticError: the network of a test gave up" in message
+    assert "in forward" in message
+
+
+def test_divergence_on_workers_is_the_same_error_as_in_process(moons: DataFrame) -> None:
+    params = {**FAST, "learningRate": 1e12, "optimizer": "sgd", "regParam": 1.0, "stepsPerRound": 60}
+    with pytest.raises(DivergedError, match="Lower learningRate"):
+        BSPAUCClassifier(**params, numProcesses=2).fit(moons)
+
+
+def test_ensure_descent_undoes_blocks_on_workers(moons: DataFrame) -> None:
+    params = {**FAST, "learningRate": 30.0, "optimizer": "sgd", "regParam": 0.0, "averaging": 0.0, "pretrainSteps": 0}
+    estimator = BSPAUCClassifier(**params, ensureDescent=True, selfPaced=False)
+    alone = estimator.fit(moons).summary.history
+    two = estimator.copy({estimator.numProcesses: 2}).fit(moons).summary.history
+    assert (alone["learning_rate_factor"] < 1).any()
+    assert list(two["learning_rate_factor"]) == list(alone["learning_rate_factor"])
+    assert (two["block_after"] <= two["block_before"]).all()
+    # At such rates rounding soon tells, so only the first block is compared.
+    assert two["block_after"][0] == pytest.approx(alone["block_after"][0], abs=1e-4)
+
+
+@pytest.fixture
+def staged(moons: DataFrame) -> Iterator[StagedData]:
+    data = stage(moons, Columns("features", "label", None, 1.0, True), None)
+    yield data
+    data.remove()
+
+
+def task_of(staged: StagedData) -> Task:
+    settings = BSPAUCClassifier(**FAST)._settings()
+    return Task(staged.shards, NetworkSpec("mlp", 6, (16, 16)), settings)
+
+
+def test_a_stale_worker_of_an_earlier_launch_cannot_answer_a_new_one(spark: SparkSession, staged: StagedData) -> None:
+    old = Launch(spark, task_of(staged), 2, local=True)
+    new = None
+    try:
+        old.start()
+        stale = ranks(descendants(os.getpid()))
+        # Hung, not dead: they wake up when the next launch is under way, and try to go on.
+        for pid in stale.values():
+            os.kill(pid, signal.SIGSTOP)
+        old._commands.send(Message("pretrain"))
+        # What the driver does with a hung launch, short of waiting for it.
+        (old.folder / "end").touch()
+        new = Launch(spark, task_of(staged), 2, local=True)
+        new.start()
+        for pid in stale.values():
+            os.kill(pid, signal.SIGCONT)
+        assert new.folder != old.folder
+        reply = new.ask(Message("pretrain"))
+        assert reply.word == "done"
+        assert len(reply.group("scores")[POSITIVES]) == staged.counts[POSITIVES]
+        assert len(reply.group("scores")[NEGATIVES]) == staged.counts[NEGATIVES]
+        wait_for(lambda: not any(alive(pid) for pid in stale.values()), 10, "stale workers to end")
+        assert new.ask(Message("load", {}, {f"state.{k}": v for k, v in reply.group("state").items()})).word == "done"
+    finally:
+        old.end()
+        if new is not None:
+            new.end()
+
+
+def test_workers_end_by_themselves_when_the_folder_of_the_launch_is_gone(
+    spark: SparkSession, staged: StagedData
+) -> None:
+    launch = Launch(spark, task_of(staged), 2, local=True)
+    try:
+        launch.start()
+        found = ranks(descendants(os.getpid()))
+        assert sorted(found) == [0, 1]
+        launch.folder.rename(launch.folder.with_name("gone"))
+        wait_for(lambda: not any(alive(pid) for pid in found.values()), 10, "workers to end")
+    finally:
+        launch.end()
+
+
+def test_an_interrupted_launch_is_stopped_before_its_workers_are_up(spark: SparkSession, staged: StagedData) -> None:
+    launch = Launch(spark, task_of(staged), 2, local=True)
+    launch._beat_thread.start()
+    launch._run_thread.start()
+    wait_for(lambda: launchers(descendants(os.getpid())), 10, "the launch to begin")
+    started = time.monotonic()
+    launch.end()
+    assert time.monotonic() - started < 10
+
+
+def test_more_workers_than_slots_fail_at_once_with_advice(moons: DataFrame) -> None:
+    started = time.monotonic()
+    with pytest.raises(PlacementError, match=r"numProcesses 3 needs .* has 2\. Lower numProcesses to 2"):
+        BSPAUCClassifier(**FAST, numProcesses=3, localMode=False).fit(moons)
+    assert time.monotonic() - started < 20
+
+
+def test_more_workers_than_rows_are_refused(moons: DataFrame) -> None:
+    few = moons.where("label = 1").limit(1).union(moons.where("label = 0").limit(1))
+    with pytest.raises(InvalidDataError, match=r"there are 2 training rows for 3 workers. Lower numProcesses"):
+        BSPAUCClassifier(**FAST, numProcesses=3).fit(few)
+
+
+def test_one_positive_among_two_workers_is_enough(moons: DataFrame) -> None:
+    few = moons.where("label = 1").limit(1).union(moons.where("label = 0").limit(40))
+    model = BSPAUCClassifier(**{**FAST, "batchSize": 4}, numProcesses=2).fit(few)
+    assert np.isfinite(model.summary.history["train_auc"]).all()
+
+
+def test_ctrl_c_returns_within_ten_seconds_and_the_session_goes_on(tmp_path: Path) -> None:
+    long = {"stepsPerRound": 20_000, "pretrainSteps": 1, "numProcesses": 2, "stagingDir": str(tmp_path)}
+    again = {"numProcesses": 2, "stagingDir": str(tmp_path)}
+    with Driver({"master": "local[2]", "steps": [long, again]}) as driver:
+        driver.read_until("ready")
+        time.sleep(2)
+        interrupted = driver.interrupt()
+        after = driver.result()
+    assert_clean(interrupted)
+    assert interrupted["seconds"] < 10
+    assert (after["launches"], after["interrupted"]) == (1, False)
+    assert after["train_auc"] > 0.6
+
+
+@pytest.mark.parametrize("when", ["between rounds", "inside a round"])
+@pytest.mark.parametrize("processes", [0, 2])
+def test_a_driver_killed_and_begun_again_ends_with_the_same_bits(processes: int, when: str, tmp_path: Path) -> None:
+    params = {"stepsPerRound": 400, "rounds": 5, "numProcesses": processes, "checkpointDir": str(tmp_path / "saved")}
+    with Driver({"master": "local[2]", "steps": [params]}) as driver:
+        driver.read_until("round 2")
+        if when == "inside a round":
+            time.sleep(0.5 if processes else 0.1)
+        workers = ranks(descendants(driver.pid))
+        assert len(workers) == processes
+    wait_for(lambda: not any(alive(pid) for pid in workers.values()), 15, "orphaned workers to end")
+    saved = sorted(path.name for path in (tmp_path / "saved").iterdir())
+    assert saved[-1] >= "bspauc-round-00002.checkpoint"
+
+    other_seed = {**params, "seed": 9}
+    undisturbed = {name: value for name, value in params.items() if name != "checkpointDir"}
+    with Driver({"master": "local[2]", "steps": [other_seed, params, undisturbed]}) as driver:
+        refused, resumed, whole = (driver.result() for _ in range(3))
+    assert "belongs to another fit: seed was 0 and is 9" in refused["error"]
+    assert resumed["digest"] == whole["digest"]
+    assert list((tmp_path / "saved").iterdir()) == []
+
+
+def test_other_data_are_refused_by_a_checkpoint(moons: DataFrame, tmp_path: Path) -> None:
+    estimator = BSPAUCClassifier(**FAST, checkpointDir=str(tmp_path))
+    select = algorithm.select
+
+    def stop_in_round_2(pace: Any, t: int, scores: Scores, previous: Selection | None) -> Selection:
+        if t == 2:
+            raise KeyboardInterrupt
+        return select(pace, t, scores, previous)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(algorithm, "select", stop_in_round_2)
+        with pytest.raises(KeyboardInterrupt):
+            estimator.fit(moons)
+    with pytest.raises(Exception, match=r"belongs to another fit: data was .* and is .*fingerprint"):
+        estimator.fit(moons.where("x0 < 2"))
+    # The order and the partitions of the rows are no difference.
+    resumed = estimator.fit(moons.orderBy("x1").repartition(5))
+    assert same_bits(resumed, estimator.copy({estimator.seed: 0}).fit(moons))

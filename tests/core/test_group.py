@@ -91,9 +91,14 @@ def selection_of(scores: dict[str, np.ndarray], kept: float = 0.6, phi: float = 
     return Selection(float(tau), phi, float(upsilon), phi, 1.0, 1.0, kept, kept, 1, True)
 
 
-def one_step_gradients(group: Group, pairing: str, rows: list[dict[str, Rows]]) -> list[torch.Tensor]:
-    """The gradients of the first step, before the optimizer sees them."""
-    worker = Worker(rows[group.rank], SPEC, settings(pairing=pairing, steps=1), group)
+def one_step_gradients(group: Group) -> dict[tuple[str, str], list[torch.Tensor]]:
+    """For each pairing and each split of the rows the gradients of the first step, before the optimizer sees them."""
+    return {(pairing, cut): _gradients(group, pairing, cut) for pairing in ("matched", "all") for cut in CUTS}
+
+
+def _gradients(group: Group, pairing: str, cut: str) -> list[torch.Tensor]:
+    rows = shares(CUTS[cut], group.rank, sparse=cut == "uneven")
+    worker = Worker(rows, SPEC, settings(pairing=pairing, steps=1), group)
     seen: list[torch.Tensor] = []
     step = worker._optimizer.step
     worker._optimizer.step = lambda *_: seen.extend(p.grad.clone() for p in worker.network.parameters()) or step()
@@ -128,21 +133,20 @@ def bare_gradients(pairing: str) -> list[torch.Tensor]:
     return [gradients[0].T, *gradients[1:]]
 
 
-@pytest.mark.parametrize("pairing", ["matched", "all"])
-def test_the_gradient_of_two_ranks_is_that_of_one_process(pairing: str, tmp_path: Path) -> None:
-    wanted = bare_gradients(pairing)
-    for number, (name, cuts) in enumerate(CUTS.items()):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        rows = [shares(cuts, rank, sparse=number == 1) for rank in (0, 1)]
-        for found in in_two(one_step_gradients, folder, pairing, rows):
-            assert len(found) == len(wanted)
-            for a, b in zip(found, wanted, strict=True):
-                torch.testing.assert_close(a.double(), b, rtol=0, atol=1e-6, msg=name)
+def test_the_gradient_of_two_ranks_is_that_of_one_process(tmp_path: Path) -> None:
+    for found in in_two(one_step_gradients, tmp_path):
+        assert len(found) == 2 * len(CUTS)
+        for (pairing, cut), gradients in found.items():
+            for a, b in zip(gradients, bare_gradients(pairing), strict=True):
+                torch.testing.assert_close(a.double(), b, rtol=0, atol=1e-6, msg=f"{pairing}, {cut}")
 
 
-def fitted(group: Group, cuts: dict[str, int]) -> dict[str, Any]:
-    worker = Worker(shares(cuts, group.rank), SPEC, settings(), group)
+def fitted(group: Group) -> dict[str, dict[str, Any]]:
+    return {cut: _fitted(group, cut) for cut in CUTS}
+
+
+def _fitted(group: Group, cut: str) -> dict[str, Any]:
+    worker = Worker(shares(CUTS[cut], group.rank), SPEC, settings(), group)
     first = worker.sorted_scores()
     worker.pretrain()
     report = worker.block(EVERYTHING)
@@ -154,10 +158,9 @@ def test_two_ranks_draw_train_and_report_what_one_process_does(tmp_path: Path) -
     first = {name: np.sort(scores) for name, scores in alone.scores().items()}
     alone.pretrain()
     report = alone.block(EVERYTHING)
-    for number, cuts in enumerate(CUTS.values()):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        zero, one = in_two(fitted, folder, cuts)
+    on_ranks = in_two(fitted, tmp_path)
+    for cut in CUTS:
+        zero, one = (ranks[cut] for ranks in on_ranks)
         for name in (POSITIVES, NEGATIVES):
             assert np.array_equal(np.sort(zero["first"][name]), first[name])
             assert len(one["first"][name]) == 0

@@ -130,11 +130,10 @@ def test_tasks_on_executors_give_the_same_bits_as_local_processes(moons: DataFra
     assert same_bits(on_executors, undisturbed)
 
 
-@pytest.mark.parametrize("rank", [0, 1])
 def test_a_killed_worker_costs_the_round_it_died_in_and_changes_no_bit(
-    rank: int, moons: DataFrame, undisturbed: BSPAUCModel, caplog: pytest.LogCaptureFixture
+    moons: DataFrame, undisturbed: BSPAUCModel, caplog: pytest.LogCaptureFixture
 ) -> None:
-    finish = while_fitting(1, lambda: os.kill(ranks(descendants(os.getpid()))[rank], signal.SIGKILL))
+    finish = while_fitting(1, lambda: os.kill(ranks(descendants(os.getpid()))[0], signal.SIGKILL))
     model = BSPAUCClassifier(**SLOW, numProcesses=2).fit(moons)
     finish()
     assert "workers were lost" in caplog.text
@@ -298,12 +297,6 @@ def test_more_workers_than_rows_are_refused(moons: DataFrame) -> None:
         BSPAUCClassifier(**FAST, numProcesses=3).fit(few)
 
 
-def test_one_positive_among_two_workers_is_enough(moons: DataFrame) -> None:
-    few = moons.where("label = 1").limit(1).union(moons.where("label = 0").limit(40))
-    model = BSPAUCClassifier(**{**FAST, "batchSize": 4}, numProcesses=2).fit(few)
-    assert np.isfinite(model.summary.history["train_auc"]).all()
-
-
 def test_ctrl_c_returns_within_ten_seconds_and_the_session_goes_on(tmp_path: Path) -> None:
     long = {"stepsPerRound": 20_000, "pretrainSteps": 1, "numProcesses": 2, "stagingDir": str(tmp_path)}
     again = {"numProcesses": 2, "stagingDir": str(tmp_path)}
@@ -318,14 +311,15 @@ def test_ctrl_c_returns_within_ten_seconds_and_the_session_goes_on(tmp_path: Pat
     assert after["train_auc"] > 0.6
 
 
-@pytest.mark.parametrize("when", ["between rounds", "inside a round"])
-@pytest.mark.parametrize("processes", [0, 2])
+@pytest.mark.parametrize(("processes", "when"), [(0, "between rounds"), (2, "inside a round")])
 def test_a_driver_killed_and_begun_again_ends_with_the_same_bits(processes: int, when: str, tmp_path: Path) -> None:
-    params = {"stepsPerRound": 400, "rounds": 5, "numProcesses": processes, "checkpointDir": str(tmp_path / "saved")}
+    # A killed driver cannot remove its staged rows: they stay in the folder of this test.
+    where = {"checkpointDir": str(tmp_path / "saved"), "stagingDir": str(tmp_path)}
+    params = {"stepsPerRound": 400, "rounds": 5, "numProcesses": processes, **where}
     with Driver({"master": "local[2]", "steps": [params]}) as driver:
         driver.read_until("round 2")
         if when == "inside a round":
-            time.sleep(0.5 if processes else 0.1)
+            time.sleep(0.5)
         workers = ranks(descendants(driver.pid))
         assert len(workers) == processes
     wait_for(lambda: not any(alive(pid) for pid in workers.values()), 15, "orphaned workers to end")

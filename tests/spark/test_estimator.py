@@ -199,6 +199,7 @@ def test_cross_validator_tunes_nu_and_pace_end_also_in_parallel(moons: DataFrame
 
 
 def test_staged_rows_are_gone_after_success_and_after_failure(moons: DataFrame, tmp_path: Path) -> None:
+    temporary = set(glob.glob(os.path.join(tempfile.gettempdir(), "bspauc-*")))
     BSPAUCClassifier(**FAST, stagingDir=str(tmp_path)).fit(moons)
     with pytest.raises(CollapseError):
         BSPAUCClassifier(
@@ -210,7 +211,7 @@ def test_staged_rows_are_gone_after_success_and_after_failure(moons: DataFrame, 
             mu=0.01,
         ).fit(moons)
     assert list(tmp_path.iterdir()) == []
-    assert glob.glob(os.path.join(tempfile.gettempdir(), "bspauc-*")) == []
+    assert set(glob.glob(os.path.join(tempfile.gettempdir(), "bspauc-*"))) <= temporary
 
 
 def test_sgd_and_linear_networks_train(moons: DataFrame) -> None:
@@ -269,7 +270,7 @@ def test_contradictory_params_are_refused_before_any_job(
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is there")
 def test_use_gpu_without_one_says_so(moons: DataFrame) -> None:
-    with pytest.raises(DeviceError, match="useGpu is True, but torch finds no CUDA device"):
+    with pytest.raises(DeviceError, match=r"useGpu is True, but .* torch .* finds 0 there"):
         BSPAUCClassifier(useGpu=True).fit(moons)
 
 

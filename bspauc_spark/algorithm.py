@@ -88,18 +88,18 @@ def fit(
         scores = workers.score()
         row = _row(t, selection, block, tau, scores, solve_seconds, train_seconds)
         outcome.history.append(row)
-        logger.info(
-            "round %d/%d: λ %.4g, kept %.1f %% + / %.1f %% −, train AUC %.4f, validation AUC %.4f",
-            *(t, rounds, row.lam, 100 * row.positive_fraction, 100 * row.negative_fraction),
-            *(row.train_auc, row.validation_auc),
-        )
-        logger.debug("round %d: %s", t, asdict(row))
         if scores.validation is None or row.validation_auc > _best_auc(outcome):
             outcome.best_round, outcome.weights = t, workers.weights()
             outcome.scores, outcome.selection = scores, selection
         previous = selection
         if checkpoints is not None:
             checkpoints.save(_saved(outcome, previous, workers))
+        logger.info(
+            "round %d/%d: λ %.4g, kept %.1f %% + / %.1f %% −, train AUC %.4f, validation AUC %.4f",
+            *(t, rounds, row.lam, 100 * row.positive_fraction, 100 * row.negative_fraction),
+            *(row.train_auc, row.validation_auc),
+        )
+        logger.debug("round %d: %s", t, asdict(row))
         on_round(row)
     return outcome
 

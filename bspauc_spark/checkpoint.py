@@ -57,7 +57,7 @@ class Checkpoints:
                 ) from error
             if message is not None:
                 self._refuse_other(path, message.values["identity"])
-                self._written = [path for _, path in found]
+                self._written = [path for earlier, path in found if earlier <= number]
                 logger.warning("going on after round %d, saved in %s; remove it to fit from the start", number, path)
                 return Saved(number, message.values["progress"], message.group("state"), message.group("weights"))
         if found:
@@ -84,8 +84,8 @@ class Checkpoints:
             self._written.pop(0).unlink(missing_ok=True)
 
     def remove(self) -> None:
-        """Delete the checkpoints of this fit."""
-        for path in self._written:
+        """Delete the checkpoints of this fit, and what a killed one left half written."""
+        for path in (*self._written, *self.folder.glob("bspauc-round-*.checkpoint.*.part")):
             path.unlink(missing_ok=True)
         self._written = []
 

@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -35,12 +35,37 @@ logger = logging.getLogger("bspauc_spark")
 
 _BEAT_SECONDS = 2.0
 _PATIENCE = 60.0
-# Spark appends the whole Java stack.
-_LONGEST_REASON = 2000
+# An end that is waited for by a user at Ctrl-C: all of it together.
+_END_SECONDS = 9.0
+_LONGEST_REASON = 3000
 
 
 class WorkersLostError(Exception):
     """The workers of a launch are gone, through no fault of what they were asked."""
+
+
+class _Distributor(TorchDistributor):
+    """Leaves ``CUDA_VISIBLE_DEVICES`` as it was.
+
+    Spark reuses its Python workers, and TorchDistributor believes what it finds there: a fit on CPUs would hide the
+    GPUs from the next one, and a fit on GPUs would hand on the device of another task.
+    """
+
+    def _get_spark_task_function(self, *args: Any, **kwargs: Any) -> Callable[..., Any]:
+        task = super()._get_spark_task_function(*args, **kwargs)
+
+        def restoring(rows: Iterator[Any]) -> Iterator[Any]:
+            import os
+
+            before = os.environ.get("CUDA_VISIBLE_DEVICES")
+            try:
+                yield from task(rows)
+            finally:
+                os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+                if before is not None:
+                    os.environ["CUDA_VISIBLE_DEVICES"] = before
+
+        return restoring
 
 
 class Launch:
@@ -60,7 +85,10 @@ class Launch:
         self._replies = Mailbox(self.folder, serve.TO_DRIVER)
         self._ended = threading.Event()
         self._problem: BaseException | None = None
-        self._distributor = TorchDistributor(processes, local_mode=local, use_gpu=task.use_gpu)
+        self._stopped = False
+        self.failure: Exception | None = None
+        """Why the workers are gone, if the launch came to an end that nobody asked for; known after ``end``."""
+        self._distributor = _Distributor(processes, local_mode=local, use_gpu=task.use_gpu)
         # It announces each start and end on stderr.
         self._distributor.logger.setLevel(logging.WARNING)
         self._run_thread = InheritableThread(self._run, session=spark, name="bspauc-launch", daemon=True)
@@ -89,6 +117,7 @@ class Launch:
 
     def end(self) -> None:
         """End workers, thread and Spark job, and remove the launch's files."""
+        deadline = time.monotonic() + _END_SECONDS
         self._ended.set()
         with contextlib.suppress(OSError):
             (self.folder / serve.END).touch()
@@ -97,26 +126,27 @@ class Launch:
             self._run_thread.join(4.0)
             if self._run_thread.is_alive():
                 self._stop()
-                self._run_thread.join(5.0)
+                self._run_thread.join(deadline - time.monotonic())
             # A cancelled job returns before the processes on the executors are gone.
-            deadline = time.monotonic() + (0.0 if self._local else 3.0)
-            while time.monotonic() < deadline and list(self.folder.glob(f"{serve.ALIVE}*")):
+            while not self._local and time.monotonic() < deadline and list(self.folder.glob(f"{serve.ALIVE}*")):
                 time.sleep(0.05)
             if self._run_thread.is_alive():
                 logger.warning("the workers of a fit did not end in time; they end when they find their folder gone.")
         if self._beat_thread.ident is not None:
             self._beat_thread.join()
+        self.failure = self._judge()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def failure(self) -> Exception:
-        """Why the workers are gone: what one of them raised, or that they were lost."""
+    def _judge(self) -> Exception:
+        """What a worker raised, what Spark said, or that workers were lost."""
         found = sorted(self._failures(), key=lambda one: (one["kind"] == serve.LOST, one["rank"]))
         if found and found[0]["kind"] != serve.LOST:
             return _as_raised(found[0])
+        said = _without_java(str(self._problem)) if self._problem is not None else ""
+        if self._problem is not None and not self._stopped and not _is_loss(said):
+            return WorkerError(f"the launch of the workers failed: {type(self._problem).__name__}: {said}")
         reasons = [f"rank {one['rank']} on host {one['host']}: {one['message']}" for one in found]
-        if self._problem is not None:
-            reasons.append(str(self._problem).strip()[:_LONGEST_REASON])
-        return WorkersLostError("\n".join(reasons) or "the workers ended without a word")
+        return WorkersLostError("\n".join([*reasons, said]).strip() or "the workers ended without a word")
 
     def _run(self) -> None:
         try:
@@ -148,6 +178,7 @@ class Launch:
         return found
 
     def _stop(self) -> None:
+        self._stopped = True
         if self._local:
             _terminate_children(self.folder.name)
         else:
@@ -156,6 +187,19 @@ class Launch:
 
 class _GoneError(Exception):
     """Nobody is left to reply."""
+
+
+def _is_loss(said: str) -> bool:
+    """Whether TorchDistributor or Spark reports dead processes, rather than a refusal or a cancelled job."""
+    if "SPARK_JOB_CANCELLED" in said:
+        return False
+    return any(part in said for part in ("failed during training", "failed with return code", "due to stage failure"))
+
+
+def _without_java(text: str) -> str:
+    """The end of an error message, where the reason is, without Java's stack."""
+    lines = [line for line in text.strip().splitlines() if not line.startswith("\tat ")]
+    return "\n".join(lines)[-_LONGEST_REASON:]
 
 
 def _as_raised(failure: dict[str, Any]) -> BSPAUCError:
@@ -282,9 +326,10 @@ class DistributedWorkers:
     def _recover(self) -> None:
         """Raise what a worker raised; if workers were only lost, make room for a new launch."""
         assert self._launch is not None
-        # Seen before the end, which removes the files; what a dying worker wrote is complete by then.
-        failure = self._launch.failure()
+        launch = self._launch
         self._end()
+        failure = launch.failure
+        assert failure is not None
         if not isinstance(failure, WorkersLostError):
             raise failure
         if self._restarts_left == 0:
@@ -296,8 +341,8 @@ class DistributedWorkers:
 
     def _end(self) -> None:
         if self._launch is not None:
-            launch, self._launch = self._launch, None
-            launch.end()
+            self._launch.end()
+            self._launch = None
 
 
 def _load(state: State) -> Message:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -158,8 +157,12 @@ class BSPAUCClassifier(
             threads=placement.threads,
         )
         if placement.processes:
-            launcher = functools.partial(Launch, spark, task, placement.processes, placement.local)
-            with DistributedWorkers(launcher, self.getMaxRestarts()) as workers:
+
+            def launch() -> Launch:
+                preflight.wait_for_slots(spark, placement, task.use_gpu)
+                return Launch(spark, task, placement.processes, placement.local)
+
+            with DistributedWorkers(launch, self.getMaxRestarts()) as workers:
                 yield workers
         else:
             settings = dataclasses.replace(task.settings, device=str(choose_device(task.use_gpu)))

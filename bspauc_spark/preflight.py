@@ -20,8 +20,8 @@ from bspauc_spark.errors import CheckpointError, DeviceError, InvalidDataError, 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# Executors may still be registering; Spark itself would wait ten minutes for the slots of a barrier stage.
-_SLOTS_TIMEOUT = 10.0
+# Executors may still be registering, or be started anew; Spark would wait ten minutes for the slots of a barrier stage.
+_SLOTS_TIMEOUT, _REPLACEMENT_TIMEOUT = 10.0, 120.0
 _GPU_AMOUNT = "spark.task.resource.gpu.amount"
 
 
@@ -43,9 +43,9 @@ def is_local_master(spark: SparkSession) -> bool:
 def place(spark: SparkSession, processes: int, local: bool | None, use_gpu: bool) -> Placement:
     """What ``numProcesses`` and ``localMode`` ask for, or the automatic choice; an error if it cannot be had."""
     local = is_local_master(spark) if local is None else local
+    if use_gpu and processes and (local or is_local_master(spark)):
+        _check_driver_gpus(spark, processes)
     if local:
-        if processes and use_gpu:
-            _check_driver_gpus(spark, processes)
         return Placement(processes)
     if use_gpu:
         _check_task_gpus(spark)
@@ -56,8 +56,14 @@ def place(spark: SparkSession, processes: int, local: bool | None, use_gpu: bool
             "with localMode=True."
         )
     threads = int(spark.conf.get("spark.task.cpus", "1") or 1)
-    processes = _check_slots(spark, processes, use_gpu)
+    processes = _check_slots(spark, processes, use_gpu, _SLOTS_TIMEOUT)
     return Placement(processes, local=False, threads=threads)
+
+
+def wait_for_slots(spark: SparkSession, placement: Placement, use_gpu: bool) -> None:
+    """Before a launch on executors: one of them may have been lost since, and its replacement takes a while."""
+    if placement.processes and not placement.local:
+        _check_slots(spark, placement.processes, use_gpu, _REPLACEMENT_TIMEOUT)
 
 
 def check_rows(rows: int, placement: Placement) -> None:
@@ -157,15 +163,22 @@ def _executors(spark: SparkSession) -> int:
     return max(1, int(context.getExecutorMemoryStatus().size()) - 1)
 
 
-def _check_slots(spark: SparkSession, processes: int, use_gpu: bool) -> int:
+def _check_slots(spark: SparkSession, processes: int, use_gpu: bool, timeout: float) -> int:
     """The number of workers, each of which has a task slot; automatic: one per executor, or one per GPU."""
-    deadline = time.monotonic() + _SLOTS_TIMEOUT
+    deadline = time.monotonic() + timeout
+    promised = int(spark.conf.get("spark.executor.instances", "1") or 1)
     while True:
-        slots = _slots(spark)
-        wanted = processes or (slots if use_gpu and slots else _executors(spark))
-        if slots is None or wanted <= slots:
+        slots, executors = _slots(spark), _executors(spark)
+        wanted = processes or (slots if use_gpu and slots else executors)
+        late = time.monotonic() > deadline
+        if slots is None or (wanted <= slots and (processes or executors >= promised or late)):
             return wanted
-        if time.monotonic() > deadline:
+        if late and slots == 0:
+            raise PlacementError(
+                f"the session has no executor that could run a worker{' with a GPU' if use_gpu else ''}. Wait until "
+                "its executors have started, add some, or train in the driver with localMode=True."
+            )
+        if late:
             raise PlacementError(
                 f"numProcesses {wanted} needs as many task slots at once, and the session has {slots}"
                 f"{' with a GPU each' if use_gpu else ''}. Lower numProcesses to {slots}, add executors, or lower "
@@ -176,11 +189,8 @@ def _check_slots(spark: SparkSession, processes: int, use_gpu: bool) -> int:
 
 def _check_task_gpus(spark: SparkSession) -> None:
     amount = spark.conf.get(_GPU_AMOUNT, "") or ""
-    try:
-        number = float(amount or 0)
-    except ValueError:
-        number = float("nan")
-    if number == 1:
+    # TorchDistributor reads it as a whole number, and fails on "1.0".
+    if amount == "1":
         return
     found = f"{_GPU_AMOUNT} is {amount}" if amount else f"{_GPU_AMOUNT} is not set"
     raise DeviceError(

@@ -36,12 +36,24 @@ def descendants(root: int) -> set[int]:
     return found
 
 
-def ranks(below: set[int] | None = None) -> dict[int, int]:
-    """TorchDistributor's rank processes, rank → pid; with ``below`` only those among these processes."""
+def executors(below: set[int]) -> list[int]:
+    """Spark's executors among these processes."""
+    return [pid for pid in below if b"CoarseGrainedExecutorBackend" in _command(pid)]
+
+
+def _command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def ranks(below: set[int]) -> dict[int, int]:
+    """TorchDistributor's rank processes among these processes, rank → pid."""
     found = {}
-    for pid in parents() if below is None else below:
+    for pid in below:
         try:
-            command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            command = _command(pid).split(b"\0")
             environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         except OSError:
             continue
@@ -54,15 +66,8 @@ def ranks(below: set[int] | None = None) -> dict[int, int]:
 
 def launchers(below: set[int]) -> set[int]:
     """Processes of TorchDistributor: its wrappers, torchrun and the ranks."""
-    found = set()
-    for pid in below:
-        try:
-            command = Path(f"/proc/{pid}/cmdline").read_bytes()
-        except OSError:
-            continue
-        if b"torch_run_process_wrapper" in command or b"torch.distributed.run" in command or b"train.py" in command:
-            found.add(pid)
-    return found
+    marks = (b"torch_run_process_wrapper", b"torch.distributed.run", b"train.py")
+    return {pid for pid in below if any(mark in _command(pid) for mark in marks)}
 
 
 def wait_for(condition: Callable[[], object], seconds: float, what: str) -> None:
@@ -115,10 +120,16 @@ class Driver:
         found: dict[str, Any] = json.loads(self.read_until("{"))
         return found
 
-    def interrupt(self) -> dict[str, Any]:
-        """Ctrl-C; what the interrupted step gave, with the seconds it took to come back."""
+    def interrupt(self, terminal: bool = False) -> dict[str, Any]:
+        """Ctrl-C; what the interrupted step gave, with the seconds it took to come back.
+
+        A notebook signals the driver alone, a terminal every process that the driver started.
+        """
         started = time.monotonic()
-        self._process.send_signal(signal.SIGINT)
+        if terminal:
+            os.killpg(self.pid, signal.SIGINT)
+        else:
+            self._process.send_signal(signal.SIGINT)
         return {**self.result(), "seconds": time.monotonic() - started}
 
 

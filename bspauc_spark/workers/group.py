@@ -86,15 +86,16 @@ class TorchGroup:
     @classmethod
     @contextlib.contextmanager
     def connected(cls, use_gpu: bool, **where: Any) -> Iterator[TorchGroup]:
-        """Meet the other ranks, by default where torchrun's environment says; part from them at the end."""
+        """Meet the other ranks, by default where torchrun's environment says; part from them when all went well.
+
+        After a failure the process ends with its connections open, so that nobody is lost before the reason is told.
+        """
         # Tensors on a GPU go by nccl, control and sorted statistics by gloo.
         backend = "cpu:gloo,cuda:nccl" if use_gpu else "gloo"
         with _peers():
             dist.init_process_group(backend, timeout=_TIMEOUT, **where)
-        try:
-            yield cls()
-        finally:
-            dist.destroy_process_group()
+        yield cls()
+        dist.destroy_process_group()
 
     def counts(self, own: int) -> IntArray:
         """``own`` of every rank."""

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from bspauc_spark.workers.rows import Batch, Rows, SparseBatch, pad
+from bspauc_spark.workers.rows import Batch, Rows, SparseBatch, pad, to_device
 
 # The last bits of a score depend on the size of the block it was computed in, and ties with them. One size for
 # training, scoring and transform makes a row's score the same wherever the row stands. 1,024 rows of 64 units fit
@@ -125,7 +125,7 @@ class ScoringNetwork(nn.Module):
 def score_batch(network: ScoringNetwork, rows: Batch) -> Tensor:
     """Scores of at most ``BLOCK_ROWS`` rows, computed in a padded block."""
     device = network.first.weight.device
-    scores: Tensor = network(pad(rows, BLOCK_ROWS).to(device))[: len(rows)]
+    scores: Tensor = network(to_device(pad(rows, BLOCK_ROWS), device))[: len(rows)]
     return scores.cpu()
 
 

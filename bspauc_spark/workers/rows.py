@@ -30,13 +30,16 @@ class SparseBatch:
     def __len__(self) -> int:
         return len(self.offsets)
 
-    def to(self, device: torch.device) -> SparseBatch:
-        """Copy of the batch on ``device``."""
-        moved = (tensor.to(device, non_blocking=True) for tensor in (self.indices, self.values, self.offsets))
-        return SparseBatch(*moved)
-
 
 Batch: TypeAlias = Tensor | SparseBatch
+
+
+def to_device(batch: Batch, device: torch.device) -> Batch:
+    """The batch on ``device``; from pinned memory it gets there while the device computes."""
+    if isinstance(batch, SparseBatch):
+        parts = (batch.indices, batch.values, batch.offsets)
+        return SparseBatch(*(part.to(device, non_blocking=True) for part in parts))
+    return batch.to(device, non_blocking=True)
 
 
 def concat(first: Batch, second: Batch) -> Batch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -69,6 +70,8 @@ def serve(task: Task) -> None:
         alive.touch()
         torch.set_num_threads(task.threads)
         device = choose_device(task.use_gpu, rank, int(os.environ.get("LOCAL_RANK", "0")))
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
         with TorchGroup.connected(task.use_gpu) as group:
             _refuse_shared_device(group, device)
             settings = dataclasses.replace(task.settings, device=str(device))
@@ -129,7 +132,7 @@ def answer(worker: Worker, command: Message) -> Message:
             values = dataclasses.asdict(report)
         except DivergedError as error:
             word, values = "diverged", {"error": str(error)}
-    arrays = {f"scores.{name}": scores for name, scores in worker.sorted_scores().items()}
+    arrays = {f"scores.{name}": scores for name, scores in worker.all_scores().items()}
     arrays |= {f"state.{name}": array for name, array in worker.state().items()}
     values |= {"penalty": worker.penalty(), "work_seconds": time.perf_counter() - started}
     return Message(word, values, arrays)
@@ -150,19 +153,20 @@ def _exit_when_abandoned(folder: Path, alive: Path, parent: int, told: int) -> N
     beat, seen, ended, signals = b"", time.monotonic(), 0.0, list[int]()
     while True:
         now = time.monotonic()
-        try:
+        # Shared storage may fail for a moment: what cannot be seen is looked at again.
+        with contextlib.suppress(OSError):
+            if not ended and (not folder.exists() or (folder / END).exists()):
+                ended = now
             found = (folder / HEARTBEAT).read_bytes()
-        except OSError:
-            found = beat
-        if found != beat:
-            beat, seen = found, now
-        if not ended and (not folder.exists() or (folder / END).exists()):
-            ended = now
+            if found != beat:
+                beat, seen = found, now
         over = ended and now - ended > _GRACE
         if signals or over or os.getppid() != parent or now - seen > _BEAT_TIMEOUT:
-            _remove_script()
-            alive.unlink(missing_ok=True)
-            os._exit(0)
+            try:
+                _remove_script()
+                alive.unlink(missing_ok=True)
+            finally:
+                os._exit(0)
         signals, _, _ = select.select([told], [], [], 0.25)
 
 

@@ -21,7 +21,7 @@ from bspauc_spark.workers.device import place_rows
 from bspauc_spark.workers.group import Alone, Group
 from bspauc_spark.workers.networks import NetworkSpec, ScoringNetwork, score_rows
 from bspauc_spark.workers.pairs import PAIRINGS
-from bspauc_spark.workers.rows import Rows, concat
+from bspauc_spark.workers.rows import Rows, concat, to_device
 
 FloatArray: TypeAlias = npt.NDArray[np.float32]
 IntArray: TypeAlias = npt.NDArray[np.int64]
@@ -101,10 +101,10 @@ class Worker:
             self._scores = scores
         return self._scores
 
-    def sorted_scores(self) -> dict[str, FloatArray]:
-        """On rank 0 the scores of all ranks' rows, each rank's part in ascending order; elsewhere none."""
+    def all_scores(self) -> dict[str, FloatArray]:
+        """On rank 0 the scores of all ranks' rows; elsewhere none."""
         scores = self.scores()
-        return dict(zip(scores, self.group.gather([np.sort(own) for own in scores.values()]), strict=True))
+        return dict(zip(scores, self.group.gather(list(scores.values())), strict=True))
 
     def penalty(self) -> float:
         """``Ω(θ)`` of the averaged θ."""
@@ -274,8 +274,8 @@ class Worker:
         if not len(positives) + len(negatives):
             return torch.zeros(0, device=device)
         batch = concat(
-            self.rows[POSITIVES].take(positives).to(device),
-            self.rows[NEGATIVES].take(negatives).to(device),
+            to_device(self.rows[POSITIVES].take(positives), device),
+            to_device(self.rows[NEGATIVES].take(negatives), device),
         )
         scores: Tensor = self.network(batch)
         return scores

@@ -8,7 +8,7 @@ import socket
 import time
 from pathlib import Path
 
-from tests.processes import Driver, assert_clean, descendants, ranks
+from tests.processes import Driver, assert_clean, descendants, executors
 
 LONG = {"stepsPerRound": 20_000, "pretrainSteps": 1}
 # Rounds of a second or so, long enough to meet a worker in the middle of one.
@@ -32,7 +32,7 @@ def test_two_executors_are_chosen_and_recover_and_clean_up(tmp_path: Path) -> No
 
         driver.read_until("round 1")
         time.sleep(0.4)
-        os.kill(ranks(descendants(driver.pid))[1], signal.SIGKILL)
+        os.kill(executors(descendants(driver.pid))[0], signal.SIGKILL)
         driver.read_until("warning workers were lost")
         recovered = driver.result()
 

@@ -182,12 +182,18 @@ def test_a_workers_exception_reaches_the_caller_with_its_traceback_at_once(
     moons: DataFrame, monkeypatch: pytest.MonkeyPatch, by_value: None
 ) -> None:
     asked: list[float] = []
-    ask = Launch.ask
+    launches: list[Launch] = []
+    start, ask = Launch.start, Launch.ask
+
+    def counted(self: Launch) -> None:
+        launches.append(self)
+        start(self)
 
     def timed(self: Launch, command: Message) -> Message:
         asked.append(time.monotonic())
         return ask(self, command)
 
+    monkeypatch.setattr(Launch, "start", counted)
     monkeypatch.setattr(Launch, "ask", timed)
     monkeypatch.setattr(
         BSPAUCClassifier, "_network", lambda self, width: Breaking("mlp", width, tuple(self.getHiddenLayers()))
@@ -195,6 +201,7 @@ def test_a_workers_exception_reaches_the_caller_with_its_traceback_at_once(
     with pytest.raises(WorkerError) as caught:
         BSPAUCClassifier(**FAST, numProcesses=2).fit(moons)
     assert time.monotonic() - asked[-1] < 5
+    assert len(launches) == 1
     message = str(caught.value)
     assert "rank 1 on host" in message
     assert "raised ArithmeticError: the network of a test gave up" in message
@@ -303,7 +310,7 @@ def test_ctrl_c_returns_within_ten_seconds_and_the_session_goes_on(tmp_path: Pat
     with Driver({"master": "local[2]", "steps": [long, again]}) as driver:
         driver.read_until("ready")
         time.sleep(2)
-        interrupted = driver.interrupt()
+        interrupted = driver.interrupt(terminal=True)
         after = driver.result()
     assert_clean(interrupted)
     assert interrupted["seconds"] < 10
@@ -316,7 +323,8 @@ def test_a_driver_killed_and_begun_again_ends_with_the_same_bits(processes: int,
     # A killed driver cannot remove its staged rows: they stay in the folder of this test.
     where = {"checkpointDir": str(tmp_path / "saved"), "stagingDir": str(tmp_path)}
     params = {"stepsPerRound": 400, "rounds": 5, "numProcesses": processes, **where}
-    with Driver({"master": "local[2]", "steps": [params]}) as driver:
+    pause = 1 if when == "between rounds" else 0
+    with Driver({"master": "local[2]", "steps": [params], "pause": pause}) as driver:
         driver.read_until("round 2")
         if when == "inside a round":
             time.sleep(0.5)

@@ -59,10 +59,12 @@ def serve(task: Task) -> None:
     rank, folder = int(os.environ["RANK"]), Path(task.folder)
     # A terminal's Ctrl-C goes to every process; the driver decides what becomes of the workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # torchrun ends its ranks by SIGTERM; a thread answers it, since this one may be deep inside a collective.
+    # torchrun ends its ranks by SIGTERM, Spark's Python daemon by SIGHUP when its executor is gone. A thread answers
+    # them, since this one may be deep inside a collective.
     told, tell = os.pipe()
     os.set_blocking(tell, False)
     signal.signal(signal.SIGTERM, lambda *_: None)
+    signal.signal(signal.SIGHUP, lambda *_: None)
     signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
     alive = folder / f"{ALIVE}{rank}"
     threading.Thread(target=_exit_when_abandoned, args=(folder, alive, os.getppid(), told), daemon=True).start()

@@ -322,7 +322,7 @@ def test_ctrl_c_returns_within_ten_seconds_and_the_session_goes_on(tmp_path: Pat
 def test_a_driver_killed_and_begun_again_ends_with_the_same_bits(processes: int, when: str, tmp_path: Path) -> None:
     # A killed driver cannot remove its staged rows: they stay in the folder of this test.
     where = {"checkpointDir": str(tmp_path / "saved"), "stagingDir": str(tmp_path)}
-    params = {"stepsPerRound": 400, "rounds": 5, "numProcesses": processes, **where}
+    params = {"stepsPerRound": 200, "rounds": 4, "numProcesses": processes, **where}
     pause = 1 if when == "between rounds" else 0
     with Driver({"master": "local[2]", "steps": [params], "pause": pause}) as driver:
         driver.read_until("round 2")

@@ -96,7 +96,7 @@ def fit(data: Split, seed: int, validation: float = 0.0, **params: Any) -> tuple
     rows = {kind: DenseRows([data.x[chosen]], width) for kind, chosen in kinds.items()}
     start = time.perf_counter()
     with one_thread():
-        worker = Worker(rows, estimator._network(width), estimator._settings())
+        worker = Worker(rows, estimator._network(width, lambda: rows), estimator._settings())
         outcome = algorithm.fit(InProcessWorkers(worker), estimator._pace(), estimator.getRounds(), tau=0.0)
     return worker, outcome, time.perf_counter() - start
 

@@ -62,6 +62,31 @@ class Accessors(BSPAUCParams):
         """Set ``hiddenLayers``."""
         return self._set(hiddenLayers=value)
 
+    def getNumRandomFeatures(self) -> int:
+        """Value of ``numRandomFeatures``."""
+        return self.getOrDefault(self.numRandomFeatures)
+
+    def setNumRandomFeatures(self, value: int) -> Self:
+        """Set ``numRandomFeatures``."""
+        return self._set(numRandomFeatures=value)
+
+    def getKernelWidth(self) -> float | str:
+        """Value of ``kernelWidth``."""
+        width: float | str = self.getOrDefault(self.kernelWidth)
+        return width
+
+    def setKernelWidth(self, value: float | str) -> Self:
+        """Set ``kernelWidth``."""
+        return self._set(kernelWidth=value)
+
+    def getFeaturesPerStep(self) -> int:
+        """Value of ``featuresPerStep``."""
+        return self.getOrDefault(self.featuresPerStep)
+
+    def setFeaturesPerStep(self, value: int) -> Self:
+        """Set ``featuresPerStep``."""
+        return self._set(featuresPerStep=value)
+
     def getSelfPaced(self) -> bool:
         """Value of ``selfPaced``."""
         return self.getOrDefault(self.selfPaced)

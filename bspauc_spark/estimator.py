@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from bspauc_spark.accessors import Accessors
 from bspauc_spark.calibration import fit_calibration
 from bspauc_spark.checkpoint import Checkpoints
 from bspauc_spark.distributed import DistributedWorkers, Launch
-from bspauc_spark.errors import CollapseError
+from bspauc_spark.errors import CollapseError, InvalidParamError
 from bspauc_spark.launch import InProcessWorkers, Workers, one_thread
 from bspauc_spark.model import BSPAUCModel
 from bspauc_spark.pace import AutomaticPace, ExplicitPace, FractionPace, Pace
@@ -33,9 +33,12 @@ from bspauc_spark.shards import NEGATIVES, POSITIVES
 from bspauc_spark.staging import Columns, StagedData, stage
 from bspauc_spark.summary import TrainingSummary
 from bspauc_spark.workers.device import choose_device
-from bspauc_spark.workers.networks import NetworkSpec
+from bspauc_spark.workers.networks import NetworkSpec, median_width
+from bspauc_spark.workers.rows import Rows
 from bspauc_spark.workers.serve import Task
 from bspauc_spark.workers.worker import TrainingSettings, Worker
+
+_MOST_FREQUENCY_BYTES = 2 << 30
 
 
 class BSPAUCClassifier(
@@ -70,6 +73,9 @@ class BSPAUCClassifier(
         threshold: float | None = None,
         network: str | None = None,
         hiddenLayers: list[int] | None = None,
+        numRandomFeatures: int | None = None,
+        kernelWidth: float | str | None = None,
+        featuresPerStep: int | None = None,
         selfPaced: bool | None = None,
         rounds: int | None = None,
         paceStart: float | None = None,
@@ -120,11 +126,12 @@ class BSPAUCClassifier(
         try:
             preflight.check_rows(staged.counts[POSITIVES] + staged.counts[NEGATIVES], placement)
             checkpoints = self._checkpoints(staged)
-            with self._workers(spark, placement, staged) as workers:
+            spec = self._network(staged.shards.num_features, staged.shards.open)
+            with self._workers(spark, placement, staged, spec) as workers:
                 outcome = self._run(workers, checkpoints)
         finally:
             staged.remove()
-        model = self._finish(staged, outcome)
+        model = self._finish(staged, spec, outcome)
         if checkpoints is not None:
             checkpoints.remove()
         return model
@@ -147,11 +154,13 @@ class BSPAUCClassifier(
         return Checkpoints(Path(self.getCheckpointDir()), identity)
 
     @contextlib.contextmanager
-    def _workers(self, spark: SparkSession, placement: Placement, staged: StagedData) -> Iterator[Workers]:
+    def _workers(
+        self, spark: SparkSession, placement: Placement, staged: StagedData, spec: NetworkSpec
+    ) -> Iterator[Workers]:
         """The θ side where it was placed, and its end."""
         task = Task(
             shards=staged.shards,
-            spec=self._network(staged.shards.num_features),
+            spec=spec,
             settings=self._settings(),
             use_gpu=self.getUseGpu(),
             threads=placement.threads,
@@ -194,7 +203,7 @@ class BSPAUCClassifier(
                 checkpoints=checkpoints,
             )
 
-    def _finish(self, staged: StagedData, outcome: algorithm.Outcome) -> BSPAUCModel:
+    def _finish(self, staged: StagedData, spec: NetworkSpec, outcome: algorithm.Outcome) -> BSPAUCModel:
         """The model of the best round: its θ, and what its scores say about labels."""
         assert outcome.scores is not None
         assert outcome.selection is not None
@@ -202,7 +211,7 @@ class BSPAUCClassifier(
         selection = _final_selection(outcome) if self.getSelfPaced() else outcome.selection
         summary = TrainingSummary(tuple(outcome.history), outcome.best_round, dict(staged.counts))
         scorer = Scorer(
-            spec=self._network(staged.shards.num_features),
+            spec=spec,
             sparse=staged.shards.sparse,
             weights=outcome.weights,
             threshold=balanced_threshold(pos, neg),
@@ -228,9 +237,20 @@ class BSPAUCClassifier(
             not self.isSet("positiveLabel"),
         )
 
-    def _network(self, num_features: int) -> NetworkSpec:
-        hidden = tuple(self.getHiddenLayers()) if self.getNetwork() == "mlp" else ()
-        return NetworkSpec(self.getNetwork(), num_features, hidden)
+    def _network(self, num_features: int, rows: Callable[[], Mapping[str, Rows]]) -> NetworkSpec:
+        """What is to be learned; ``rows`` gives the training rows, where their distances count."""
+        kind = self.getNetwork()
+        if kind != "kernel":
+            return NetworkSpec(kind, num_features, tuple(self.getHiddenLayers()) if kind == "mlp" else ())
+        count, width = self.getNumRandomFeatures(), self.getKernelWidth()
+        if 4 * count * num_features > _MOST_FREQUENCY_BYTES:
+            raise InvalidParamError(
+                f"numRandomFeatures {count} for {num_features:,} features needs a table of "
+                f"{4e-9 * count * num_features:.1f} GB on every worker. Lower numRandomFeatures, or hash the features."
+            )
+        if isinstance(width, str):
+            width = median_width({name: one for name, one in rows().items() if name in (POSITIVES, NEGATIVES)})
+        return NetworkSpec(kind, num_features, (), count, width, self.getSeed())
 
     def _settings(self) -> TrainingSettings:
         return TrainingSettings(
@@ -244,6 +264,7 @@ class BSPAUCClassifier(
             seed=self.getSeed(),
             pretrain_steps=self.getPretrainSteps(),
             pretrain_fraction=self.getPretrainFraction(),
+            features_per_step=self.getFeaturesPerStep(),
         )
 
     def _pace(self) -> Pace | None:

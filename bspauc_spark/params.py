@@ -97,8 +97,9 @@ class BSPAUCParams(BSPAUCModelParams, HasValidationIndicatorCol, HasSeed):
 
     network: Param[str] = _choice(
         "network",
-        "the scoring function: fully connected layers with ReLU, or one linear layer",
-        ("mlp", "linear"),
+        "the scoring function: fully connected layers with ReLU, one linear layer, or random Fourier features of the "
+        "Gaussian kernel",
+        ("mlp", "linear", "kernel"),
     )
     hiddenLayers: Param[list[int]] = _param(
         "hiddenLayers",
@@ -112,8 +113,29 @@ class BSPAUCParams(BSPAUCModelParams, HasValidationIndicatorCol, HasSeed):
         ),
     )
 
+    numRandomFeatures: Param[int] = _integer(
+        "numRandomFeatures", "random features D of the kernel; each is a cosine and a sine", 1
+    )
+    kernelWidth: Param[Any] = _param(
+        "kernelWidth",
+        "width σ of the Gaussian kernel exp(−‖x − y‖²/2σ²): a number > 0, or 'median', the median distance of rows",
+        _checked(
+            lambda value: value if value == "median" else TypeConverters.toFloat(value),
+            lambda value: value == "median" or (math.isfinite(value) and value > 0),
+            "a number > 0 or 'median'",
+            "kernelWidth",
+        ),
+    )
+    featuresPerStep: Param[int] = _integer(
+        "featuresPerStep",
+        "random features whose coefficients a step of the kernel's training moves, in turn; 1 is the paper's "
+        "Algorithm 3, 0 moves all",
+        0,
+    )
+
     selfPaced: Param[bool] = _flag(
-        "selfPaced", "select easy rows round by round; False trains on all rows (the paper's DSAM)"
+        "selfPaced",
+        "select easy rows round by round; False trains on all rows (the paper's DSAM, with the kernel TSAM)",
     )
     rounds: Param[int] = _integer("rounds", "rounds T of selection and training", 1)
     paceStart: Param[float] = _number(
@@ -224,6 +246,9 @@ DEFAULTS: dict[str, Any] = {
     "seed": 0,
     "network": "mlp",
     "hiddenLayers": [64] * 7,
+    "numRandomFeatures": 1000,
+    "kernelWidth": "median",
+    "featuresPerStep": 0,
     "selfPaced": True,
     "rounds": 10,
     "paceSchedule": "fraction",

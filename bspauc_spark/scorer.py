@@ -81,7 +81,7 @@ class Scorer:
     @cached_property
     def network(self) -> ScoringNetwork:
         """The network with its weights, ready to score."""
-        network = ScoringNetwork(self.spec)
+        network = self.spec.build()
         network.load_state_dict({name: torch.from_numpy(np.array(w)) for name, w in self.weights.items()})
         return network.eval()
 
@@ -151,7 +151,7 @@ class Scorer:
             arrays = safetensors.numpy.load(blobs[WEIGHTS_NAME])
             network = description["network"]
             scorer = cls(
-                spec=NetworkSpec(network["kind"], network["num_features"], tuple(network["hidden_layers"])),
+                spec=NetworkSpec(**{**network, "hidden_layers": tuple(network["hidden_layers"])}),
                 sparse=description["sparse"],
                 weights={n.removeprefix("theta."): a for n, a in arrays.items() if n.startswith("theta.")},
                 threshold=description["threshold"],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -28,10 +28,15 @@ class NetworkSpec:
     kind: str
     num_features: int
     hidden_layers: tuple[int, ...] = ()
+    random_features: int = 0
+    kernel_width: float = 1.0
+    kernel_seed: int = 0
 
     def build(self, generator: torch.Generator | None = None) -> ScoringNetwork:
         """The network, its initial weights drawn from ``generator``."""
-        return ScoringNetwork(self, generator)
+        if self.kind == "kernel":
+            return KernelNetwork(self)
+        return LayeredNetwork(self, generator)
 
 
 def _affine(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -65,12 +70,35 @@ class FirstLayer(nn.Module):
 
 
 class ScoringNetwork(nn.Module):
+    """A function with parameters θ that gives each row one number."""
+
+    def __init__(self, spec: NetworkSpec) -> None:
+        super().__init__()
+        self.spec = spec
+
+    @property
+    def device(self) -> torch.device:
+        """Where θ is."""
+        return next(self.parameters()).device
+
+    def penalty(self) -> Tensor:
+        """``Ω(θ) = ½‖θ‖²``, in float64."""
+        return 0.5 * sum((p.double().square().sum() for p in self.parameters()), torch.zeros((), dtype=torch.float64))
+
+    def restrict_gradients(self, step: int, features_per_step: int) -> None:
+        """Leave the gradient of this step's block of random features, where the network has such; 0: all."""
+
+    def to_sequential(self) -> nn.Sequential:
+        """The same function as plain torch layers, for dense input, with copied weights."""
+        raise TypeError(f"{type(self).__name__} has no plain form")
+
+
+class LayeredNetwork(ScoringNetwork):
     """Fully connected layers with ReLU between them; ``"linear"`` has the first layer only."""
 
     def __init__(self, spec: NetworkSpec, generator: torch.Generator | None = None) -> None:
-        super().__init__()
+        super().__init__(spec)
         widths = (*spec.hidden_layers, 1) if spec.kind == "mlp" else (1,)
-        self.spec = spec
         self.first = FirstLayer(spec.num_features, widths[0])
         # Not initialised by their constructor, which would draw from the process's generator.
         linear = functools.partial(nn.utils.skip_init, nn.Linear)
@@ -102,10 +130,6 @@ class ScoringNetwork(nn.Module):
             hidden = _affine(hidden.relu_(), layer.weight.T, layer.bias)
         return hidden[:, 0]
 
-    def penalty(self) -> Tensor:
-        """``Ω(θ) = ½‖θ‖²``, in float64."""
-        return 0.5 * sum((p.double().square().sum() for p in self.parameters()), torch.zeros((), dtype=torch.float64))
-
     def to_sequential(self) -> nn.Sequential:
         """The same function as plain torch layers, for dense input, with copied weights."""
         layers: list[nn.Module] = [nn.Linear(*self.first.weight.shape)]
@@ -121,11 +145,118 @@ class ScoringNetwork(nn.Module):
         return nn.Sequential(*layers, nn.Flatten(0))
 
 
+class KernelNetwork(ScoringNetwork):
+    """``f(x) = Σ_i α_i φ_{ω_i}(x)``: random Fourier features of the Gaussian kernel (Algorithm 4).
+
+    ``φ_ω(x) = [cos ωx, sin ωx]/√D``, so that ``φ(x)·φ(y)`` approaches ``exp(−‖x − y‖²/2σ²)``. θ is α alone: the
+    frequencies ω are drawn anew from their seeds wherever the network is built.
+    """
+
+    def __init__(self, spec: NetworkSpec) -> None:
+        super().__init__(spec)
+        self.alpha = nn.Parameter(torch.zeros(2 * spec.random_features, 1))
+
+    def features(self, rows: Batch) -> Tensor:
+        """``φ(x)`` of each row: D cosines, then D sines."""
+        omega = frequencies(self.spec, str(self.device))
+        if isinstance(rows, SparseBatch):
+            angles = nn.functional.embedding_bag(
+                rows.indices, omega, rows.offsets, mode="sum", per_sample_weights=rows.values
+            )
+        else:
+            angles = rows @ omega
+        both: Tensor = torch.cat([angles.cos(), angles.sin()], 1) * self.spec.random_features**-0.5
+        return both
+
+    def forward(self, rows: Batch) -> Tensor:
+        """Scores of ``rows``, one number each."""
+        scores: Tensor = self.features(rows) @ self.alpha
+        return scores[:, 0]
+
+    @torch.no_grad()
+    def restrict_gradients(self, step: int, features_per_step: int) -> None:
+        """Algorithm 3, line 6: a step moves the coefficients of one block of features; the optimizer decays the others.
+
+        The features are random themselves, so taking the blocks in turn is a random choice without return.
+        """
+        count = self.spec.random_features
+        if not 0 < features_per_step < count or self.alpha.grad is None:
+            return
+        chosen = (torch.arange(features_per_step) + step * features_per_step) % count
+        moved = torch.cat([chosen, chosen + count]).to(self.device)
+        block = torch.zeros_like(self.alpha.grad)
+        block[moved] = self.alpha.grad[moved]
+        self.alpha.grad = block
+
+    def to_sequential(self) -> nn.Sequential:
+        """The same function as plain torch modules, for dense input, with copied weights."""
+        last = nn.Linear(len(self.alpha), 1, bias=False)
+        with torch.no_grad():
+            last.weight.copy_(self.alpha.T)
+        return nn.Sequential(FourierFeatures(frequencies(self.spec, "cpu").clone()), last, nn.Flatten(0))
+
+
+class FourierFeatures(nn.Module):
+    """``x → [cos xΩ, sin xΩ]/√D`` with given frequencies Ω."""
+
+    omega: Tensor
+
+    def __init__(self, omega: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("omega", omega)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Features of dense rows."""
+        angles: Tensor = rows @ self.omega
+        both: Tensor = torch.cat([angles.cos(), angles.sin()], 1) * self.omega.shape[1] ** -0.5
+        return both
+
+
+@functools.lru_cache(maxsize=2)
+def frequencies(spec: NetworkSpec, device: str) -> Tensor:
+    """ω_1 … ω_D as columns, each drawn from ``N(0, σ⁻² I)`` with a seed of its own (Algorithm 4, line 3).
+
+    Saved models hold the seed, not ω: ``RandomState`` is the one generator whose stream numpy has frozen.
+    """
+    drawn = np.empty((spec.random_features, spec.num_features), dtype=np.float32)
+    for number, row in enumerate(drawn):
+        row[:] = np.random.RandomState([spec.kernel_seed, number]).standard_normal(spec.num_features)
+    return torch.from_numpy(np.ascontiguousarray(drawn.T) / np.float32(spec.kernel_width)).to(device)
+
+
+def median_width(rows: Mapping[str, Rows], sample: int = 1000) -> float:
+    """The median heuristic: the median distance between rows, of an even sample of them."""
+    total = sum(len(one) for one in rows.values())
+    parts = [_table(one.take(np.arange(0, len(one), max(1, total // sample)))) for one in rows.values()]
+    columns = np.unique(np.concatenate([names for names, _ in parts]))
+    table = np.zeros((sum(len(values) for _, values in parts), len(columns)))
+    start = 0
+    for names, values in parts:
+        table[start : start + len(values), np.searchsorted(columns, names)] = values
+        start += len(values)
+    norms = np.square(table).sum(axis=1)
+    squares = norms[:, None] + norms[None, :] - 2 * table @ table.T
+    between = squares[np.triu_indices(len(table), 1)]
+    positive = between[between > 1e-9 * max(norms.max(), 1e-300)]
+    return float(np.sqrt(np.median(positive))) if len(positive) else 1.0
+
+
+def _table(batch: Batch) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+    """The columns that a batch uses, and its rows in them."""
+    if not isinstance(batch, SparseBatch):
+        return np.arange(batch.shape[1]), batch.double().cpu().numpy()
+    used, places = np.unique(batch.indices.cpu().numpy(), return_inverse=True)
+    ends = np.append(batch.offsets.cpu().numpy()[1:], len(batch.indices))
+    table = np.zeros((len(batch), len(used)))
+    owner = np.repeat(np.arange(len(batch)), ends - batch.offsets.cpu().numpy())
+    table[owner, places] = batch.values.cpu().numpy()
+    return used.astype(np.int64), table
+
+
 @torch.inference_mode()
 def score_batch(network: ScoringNetwork, rows: Batch) -> Tensor:
     """Scores of at most ``BLOCK_ROWS`` rows, computed in a padded block."""
-    device = network.first.weight.device
-    scores: Tensor = network(to_device(pad(rows, BLOCK_ROWS), device))[: len(rows)]
+    scores: Tensor = network(to_device(pad(rows, BLOCK_ROWS), network.device))[: len(rows)]
     return scores.cpu()
 
 

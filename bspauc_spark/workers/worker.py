@@ -44,6 +44,7 @@ class TrainingSettings:
     seed: int
     pretrain_steps: int = 0
     pretrain_fraction: float = 0.0
+    features_per_step: int = 0
     device: str = "cpu"
 
 
@@ -237,6 +238,7 @@ class Worker:
                 if len(places):
                     own.backward(due[places])  # type: ignore[no-untyped-call]
                 self.group.sum_gradients(parameters)
+                self.network.restrict_gradients(self._steps_done, settings.features_per_step)
                 self._optimizer.step()
                 self._update_average()
                 total += loss.detach()

@@ -20,7 +20,7 @@ from bspauc_spark.errors import InvalidFeaturesError, ModelFormatError
 from bspauc_spark.scorer import JSON_NAME, WEIGHTS_NAME, LossCurves, Scorer, balanced_threshold
 from bspauc_spark.selection import Selection, solve
 from bspauc_spark.statistics import ClassScores, negative_losses, positive_losses
-from bspauc_spark.workers.networks import BLOCK_ROWS, NetworkSpec, ScoringNetwork
+from bspauc_spark.workers.networks import BLOCK_ROWS, LayeredNetwork, NetworkSpec
 
 FEATURES = 20
 
@@ -105,7 +105,7 @@ def test_curves_equal_brute_force_over_pairs() -> None:
 @pytest.fixture(scope="module")
 def scorer() -> Scorer:
     spec = NetworkSpec("mlp", FEATURES, (16, 12))
-    network = ScoringNetwork(spec, torch.Generator().manual_seed(0))
+    network = LayeredNetwork(spec, torch.Generator().manual_seed(0))
     pos, neg = noisy_scores()
     selection = solve(pos, neg, 0.6, 0.6)
     return Scorer(
@@ -249,7 +249,7 @@ def test_no_rows_give_no_scores(scorer: Scorer) -> None:
 
 
 def test_the_linear_network_round_trips_to_plain_layers() -> None:
-    network = ScoringNetwork(NetworkSpec("linear", FEATURES), torch.Generator().manual_seed(3))
+    network = LayeredNetwork(NetworkSpec("linear", FEATURES), torch.Generator().manual_seed(3))
     x = torch.from_numpy(features())
     plain = network.to_sequential()
     with torch.no_grad():

@@ -15,7 +15,7 @@ from bspauc_spark.errors import DivergedError
 from bspauc_spark.launch import one_thread
 from bspauc_spark.selection import Selection
 from bspauc_spark.shards import NEGATIVES, POSITIVES
-from bspauc_spark.workers.networks import BLOCK_ROWS, NetworkSpec, ScoringNetwork, score_rows
+from bspauc_spark.workers.networks import BLOCK_ROWS, LayeredNetwork, NetworkSpec, ScoringNetwork, score_rows
 from bspauc_spark.workers.rows import DenseRows, Rows, SparseRows
 from bspauc_spark.workers.worker import TrainingSettings, Worker
 
@@ -333,7 +333,7 @@ def test_the_score_of_a_row_is_the_same_bits_wherever_it_stands(
 ) -> None:
     arrays = data(BLOCK_ROWS + 300, 1, features, filled=0.5)
     spec = NetworkSpec("mlp" if hidden else "linear", features, hidden)
-    network = ScoringNetwork(spec, torch.Generator().manual_seed(1))
+    network = LayeredNetwork(spec, torch.Generator().manual_seed(1))
     x = arrays[POSITIVES]
 
     def scores(matrix: np.ndarray) -> np.ndarray:

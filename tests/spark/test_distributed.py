@@ -154,9 +154,9 @@ class Breaking(NetworkSpec):
     def build(self, generator: Any = None) -> ScoringNetwork:
         import os
 
-        from bspauc_spark.workers.networks import ScoringNetwork
+        from bspauc_spark.workers.networks import LayeredNetwork
 
-        class Network(ScoringNetwork):
+        class Network(LayeredNetwork):
             calls = 0
 
             def forward(self, rows: Any) -> Any:
@@ -196,7 +196,7 @@ def test_a_workers_exception_reaches_the_caller_with_its_traceback_at_once(
     monkeypatch.setattr(Launch, "start", counted)
     monkeypatch.setattr(Launch, "ask", timed)
     monkeypatch.setattr(
-        BSPAUCClassifier, "_network", lambda self, width: Breaking("mlp", width, tuple(self.getHiddenLayers()))
+        BSPAUCClassifier, "_network", lambda self, width, rows: Breaking("mlp", width, tuple(self.getHiddenLayers()))
     )
     with pytest.raises(WorkerError) as caught:
         BSPAUCClassifier(**FAST, numProcesses=2).fit(moons)

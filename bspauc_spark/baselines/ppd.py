@@ -1,0 +1,136 @@
+"""PPD_SG (Liu, Yuan, Ying, Yang, ICLR 2020): staged proximal primal-dual descent, min-max form of the square loss."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from bspauc_spark.baselines.rows import FloatArray, Matrix, dense_rows, labels
+from bspauc_spark.workers.networks import NetworkSpec, ScoringNetwork
+
+_STAGE_FACTOR = 3
+
+
+def min_max_loss(
+    h: Tensor, positive: Tensor, a: Tensor, b: Tensor, alpha: Tensor, p: float, released: bool = False
+) -> Tensor:
+    """The objective of a batch: minimised over θ, a, b, maximised over α.
+
+    ``(1−p)(h−a)²1⁺ + p(h−b)²1⁻ + 2(1+α)(p·h·1⁻ − (1−p)h·1⁺) − p(1−p)α²``, the paper's. ``released`` weighs both squares
+    by ``1 − p``, as the authors' published code does.
+    """
+    is_positive, is_negative = positive.float(), (~positive).float()
+    squares = (1 - p) * (h - a) ** 2 * is_positive
+    squares = squares + ((1 - p) * p if released else p) * (h - b) ** 2 * is_negative
+    cross = 2 * (1 + alpha) * (p * h * is_negative - (1 - p) * h * is_positive)
+    return (squares + cross).mean() - p * (1 - p) * alpha**2
+
+
+class PPD:
+    """A network with scores in [0, 1].
+
+    Parameters
+    ----------
+    hidden_layers
+        Widths of the hidden layers.
+    learning_rate, first_stage
+        η₀ and T₀: stage k takes ``3^(k−1) T₀`` steps at ``η₀/3^(k−1)``.
+    gamma
+        Weight of the proximal term ``‖z − z₀‖²/2γ``.
+    steps, batch_size
+        Steps of all stages together, and rows a step.
+    stratified
+        Draw half of a batch from each class. Without it a batch may hold no positive and teach almost nothing, which
+        is why the method fails where positives are very rare.
+    released
+        The objective of the authors' published code.
+    seed
+        Seed of θ and of the draws.
+    """
+
+    def __init__(
+        self,
+        hidden_layers: tuple[int, ...] = (64,) * 7,
+        learning_rate: float = 0.1,
+        first_stage: int = 200,
+        gamma: float = 2000.0,
+        steps: int = 2000,
+        batch_size: int = 128,
+        stratified: bool = False,
+        released: bool = False,
+        seed: int = 0,
+    ) -> None:
+        self.hidden_layers, self.learning_rate, self.first_stage = hidden_layers, learning_rate, first_stage
+        self.gamma, self.steps, self.batch_size = gamma, steps, batch_size
+        self.stratified, self.released, self.seed = stratified, released, seed
+        self._network: ScoringNetwork | None = None
+
+    def fit(self, x: Matrix, y: npt.ArrayLike) -> PPD:
+        """Stages of descent in (θ, a, b) and ascent in α; each starts from the average of the one before."""
+        positive = labels(y)
+        draws = np.random.default_rng(self.seed)
+        spec = NetworkSpec("mlp" if self.hidden_layers else "linear", x.shape[1], self.hidden_layers)
+        network = spec.build(torch.Generator().manual_seed(self.seed))
+        a, b = nn.Parameter(torch.zeros(())), nn.Parameter(torch.zeros(()))
+        alpha = torch.zeros((), requires_grad=True)
+        primal: list[Tensor] = [*network.parameters(), a, b]
+
+        done, stage, seen, seen_positive = 0, 1, 0, 0
+        while done < self.steps:
+            factor = _STAGE_FACTOR ** (stage - 1)
+            rate, length = self.learning_rate / factor, min(self.first_stage * factor, self.steps - done)
+            anchor = [z.detach().clone() for z in primal]
+            average = [torch.zeros_like(z) for z in primal]
+            for _ in range(length):
+                rows, of_class = self._batch(x, positive, draws)
+                seen, seen_positive = seen + len(of_class), seen_positive + int(of_class.sum())
+                h = network(rows).sigmoid()
+                loss = min_max_loss(h, of_class, a, b, alpha, seen_positive / seen, self.released)
+                *slopes, rise = torch.autograd.grad(loss, [*primal, alpha])
+                with torch.no_grad():
+                    for z, slope, start, mean in zip(primal, slopes, anchor, average, strict=True):
+                        z -= rate * (slope + (z - start) / self.gamma)
+                        mean += z / length
+                    alpha += rate * rise
+            with torch.no_grad():
+                for z, mean in zip(primal, average, strict=True):
+                    z.copy_(mean)
+                alpha.copy_(self._best_alpha(network, x, positive, draws, _STAGE_FACTOR**stage))
+            done, stage = done + length, stage + 1
+        self._network = network
+        return self
+
+    def _batch(self, x: Matrix, positive: Any, draws: np.random.Generator) -> tuple[Tensor, Tensor]:
+        if self.stratified:
+            half = self.batch_size // 2
+            index = np.concatenate([draws.choice(np.flatnonzero(positive == kind), half) for kind in (True, False)])
+        else:
+            index = draws.integers(0, len(positive), self.batch_size)
+        return torch.from_numpy(dense_rows(x, index).astype(np.float32)), torch.from_numpy(positive[index])
+
+    def _best_alpha(
+        self, network: ScoringNetwork, x: Matrix, positive: Any, draws: np.random.Generator, batches: int
+    ) -> Tensor:
+        """Mean score of negatives less that of positives, over fresh batches; 0 where a class was not met."""
+        found: dict[bool, list[Tensor]] = {True: [], False: []}
+        for _ in range(batches):
+            rows, of_class = self._batch(x, positive, draws)
+            h = network(rows).sigmoid()
+            for kind, scores in found.items():
+                scores.append(h[of_class == kind])
+        joined = {kind: torch.cat(scores) for kind, scores in found.items()}
+        if not len(joined[True]) or not len(joined[False]):
+            return torch.zeros(())
+        return joined[False].mean() - joined[True].mean()
+
+    @torch.no_grad()
+    def score(self, x: Matrix) -> FloatArray:
+        """The network's output before the sigmoid, some rows at a time."""
+        assert self._network is not None, "call fit first"
+        blocks = [dense_rows(x, slice(start, start + 1024)) for start in range(0, x.shape[0], 1024)]
+        parts = [self._network(torch.from_numpy(block.astype(np.float32))).double().numpy() for block in blocks]
+        return np.concatenate(parts) if parts else np.empty(0)

@@ -22,6 +22,7 @@ import numpy.typing as npt
 from pyspark import InheritableThread
 from pyspark.ml.torch.distributor import TorchDistributor
 from pyspark.sql import SparkSession
+from pyspark.sql.utils import is_remote
 
 from bspauc_spark import errors
 from bspauc_spark.errors import BSPAUCError, DivergedError, WorkerError
@@ -91,7 +92,10 @@ class Launch:
         self._distributor = _Distributor(processes, local_mode=local, use_gpu=task.use_gpu)
         # It announces each start and end on stderr.
         self._distributor.logger.setLevel(logging.WARNING)
-        self._run_thread = InheritableThread(self._run, session=spark, name="bspauc-launch", daemon=True)
+        # A classic session's own tags must not be touched, not even read: plans that hold the session, as MLlib's models
+        # make them, could not be sent to executors any more. Its context has tags too.
+        session = spark if is_remote() else None
+        self._run_thread = InheritableThread(self._run, session=session, name="bspauc-launch", daemon=True)
         self._beat_thread = threading.Thread(target=self._beat, name="bspauc-heartbeat", daemon=True)
 
     def start(self) -> None:
@@ -150,7 +154,10 @@ class Launch:
 
     def _run(self) -> None:
         try:
-            self._spark.addTag(self._tag)
+            if is_remote():
+                self._spark.addTag(self._tag)
+            else:
+                self._spark.sparkContext.addJobTag(self._tag)
             self._distributor.run(serve.serve, self._task)
         except BaseException as error:
             self._problem = error
@@ -181,8 +188,10 @@ class Launch:
         self._stopped = True
         if self._local:
             _terminate_children(self.folder.name)
-        else:
+        elif is_remote():
             self._spark.interruptTag(self._tag)
+        else:
+            self._spark.sparkContext.cancelJobsWithTag(self._tag)
 
 
 class _GoneError(Exception):

@@ -1,11 +1,15 @@
-"""Label noise for experiments: flips of rows far from a discriminant hyperplane, as in the paper."""
+"""Noise for experiments, both kinds of the paper: labels flipped far from a hyperplane, and poisonous rows."""
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
@@ -71,3 +75,151 @@ def linear_margin(features: FloatArray, is_positive: BoolArray, ridge: float = 1
             break
     margin: FloatArray = x @ w
     return margin
+
+
+def poison(
+    features: npt.ArrayLike,
+    is_positive: npt.ArrayLike,
+    proportion: float,
+    seed: int = 0,
+    steps: int = 20,
+    step_size: float = 0.1,
+    subsample: int = 500,
+    bounds: tuple[float, float] = (-1.0, 1.0),
+) -> tuple[FloatArray, BoolArray]:
+    """Rows to add that mislead an SVM most: the poisoning attack of Biggio, Nelson and Laskov (ICML 2012).
+
+    Each attack row starts as a copy of a training row with the other label and ascends the hinge loss that an SVM with
+    a Gaussian kernel has on held-out rows. The published attack refits the SVM after each step of each row and costs
+    seconds a row; here the SVM is fitted once, on ``subsample`` rows, and all attack rows move together.
+
+    Returns
+    -------
+    features, is_positive
+        ``proportion`` times as many rows as were given, and the labels they claim.
+    """
+    x, y = np.asarray(features, dtype=np.float64), np.asarray(is_positive, dtype=bool)
+    rng = np.random.default_rng(seed)
+    count = round(proportion * len(y))
+    start = rng.choice(len(y), count, replace=count > len(y))
+    rows, claimed = x[start].copy(), ~y[start]
+    order = rng.permutation(len(y))
+    attacked = Attacked.fit(x[order[:subsample]], y[order[:subsample]])
+    held = order[subsample : 2 * subsample] if len(y) > subsample else order
+    reach = (bounds[1] - bounds[0]) * step_size / max(1, steps)
+    for _ in range(steps if count else 0):
+        slope = attacked.slopes(rows, claimed, x[held], y[held])
+        length = np.linalg.norm(slope, axis=1, keepdims=True)
+        moved = rows + reach * np.sqrt(x.shape[1]) * slope / np.maximum(length, 1e-300)
+        rows = np.clip(moved, *bounds)
+    return rows, claimed
+
+
+@dataclass(frozen=True)
+class Attacked:
+    """An SVM under attack: its rows, multipliers, offset, and the rows on its margin."""
+
+    x: FloatArray
+    sign: FloatArray
+    dual: FloatArray
+    offset: float
+    gamma: float
+    margin: npt.NDArray[np.intp]
+
+    @classmethod
+    def fit(cls, x: FloatArray, is_positive: BoolArray, cost: float = 1.0, gamma: float | None = None) -> Attacked:
+        """A Gaussian-kernel SVM; γ by default as scikit-learn scales it."""
+        from sklearn.svm import SVC
+
+        width = 1.0 / max(x.shape[1] * x.var(), 1e-12) if gamma is None else gamma
+        svm = SVC(C=cost, kernel="rbf", gamma=width, tol=1e-8).fit(x, is_positive)
+        dual = np.zeros(len(x))
+        dual[svm.support_] = np.abs(svm.dual_coef_[0])
+        margin = np.flatnonzero((dual > 1e-6 * cost) & (dual < (1 - 1e-6) * cost))
+        return cls(x, np.where(is_positive, 1.0, -1.0), dual, float(svm.intercept_[0]), width, margin)
+
+    def decision(self, x: FloatArray) -> FloatArray:
+        """The SVM's score."""
+        return self._kernel(x, self.x) @ (self.dual * self.sign) + self.offset
+
+    def slopes(self, rows: FloatArray, claimed: BoolArray, held: FloatArray, is_positive: BoolArray) -> FloatArray:
+        """How the hinge loss on ``held`` rows changes with each attack row, up to a positive factor a row.
+
+        Equation 10 there: ``−Σ_k (M_k ∂Q_sc/∂x_c + ∂Q_kc/∂x_c)`` over held-out rows k with a loss, where s are the rows
+        on the margin and ``M_k = −(Q_ks(ζ Q_ss⁻¹ − υυᵀ) + y_k υᵀ)/ζ``.
+        """
+        y_held = np.where(is_positive, 1.0, -1.0)
+        lossy = y_held * self.decision(held) < 1
+        k, y_k = held[lossy], y_held[lossy]
+        s, y_s = self.x[self.margin], self.sign[self.margin]
+        y_c = np.where(claimed, 1.0, -1.0)
+        weights = np.zeros(len(s))
+        if len(s) and len(k):
+            q_ss = np.outer(y_s, y_s) * self._kernel(s, s) + 1e-9 * np.eye(len(s))
+            inverse = np.linalg.inv(q_ss)
+            upsilon = inverse @ y_s
+            zeta = float(y_s @ upsilon)
+            q_ks = np.outer(y_k, y_s) * self._kernel(k, s)
+            m = -(q_ks @ (zeta * inverse - np.outer(upsilon, upsilon)) + np.outer(y_k, upsilon)) / zeta
+            weights = m.sum(axis=0) * y_s
+        pulled = self._pull(rows, s, weights) + self._pull(rows, k, y_k)
+        return -y_c[:, None] * pulled
+
+    def _pull(self, rows: FloatArray, x: FloatArray, weights: FloatArray) -> FloatArray:
+        """``Σ_j w_j ∂k(x_j, x_c)/∂x_c`` for each row c."""
+        weighted = self._kernel(rows, x) * weights
+        pull: FloatArray = 2 * self.gamma * (weighted @ x - weighted.sum(axis=1, keepdims=True) * rows)
+        return pull
+
+    def _kernel(self, a: FloatArray, b: FloatArray) -> FloatArray:
+        squares = np.square(a).sum(axis=1)[:, None] + np.square(b).sum(axis=1)[None, :] - 2 * a @ b.T
+        kernel: FloatArray = np.exp(-self.gamma * np.maximum(squares, 0.0))
+        return kernel
+
+
+def flip_dataframe(
+    dataset: DataFrame,
+    proportion: float,
+    far_quantile: float = 0.0,
+    seed: int = 0,
+    features: str = "features",
+    label: str = "label",
+    positive_label: float = 1.0,
+    negative_label: float = 0.0,
+    flipped: str = "flipped",
+) -> DataFrame:
+    """The rows with some labels flipped, and a column that says which.
+
+    The discriminant is MLlib's logistic regression. A row is flipped by a hash of its contents and the seed, whatever
+    its partition; about ``proportion`` of all rows are.
+    """
+    from pyspark.ml.classification import LogisticRegression
+    from pyspark.ml.functions import vector_to_array
+    from pyspark.sql import functions as sf
+
+    truth = (sf.col(label) == positive_label).alias("truth")
+    candidate = sf.lit(True)
+    rows = dataset
+    if far_quantile > 0:
+        training = dataset.select(sf.col(features).alias("features"), truth.cast("double").alias("label"))
+        model = LogisticRegression(regParam=1e-4).fit(training)
+        model = (
+            model.setFeaturesCol(features).setRawPredictionCol("__margin").setProbabilityCol("").setPredictionCol("")
+        )
+        rows = model.transform(dataset)
+        distance = sf.abs(vector_to_array(sf.col("__margin"))[1])
+        rows = rows.withColumn("__distance", distance)
+        (cut,) = rows.approxQuantile("__distance", [far_quantile], 0.0)
+        candidate = sf.col("__distance") >= cut
+    share = proportion / (1 - far_quantile)
+    if share > 1:
+        raise ValueError(
+            f"proportion {proportion:g} is more than the {1 - far_quantile:.0%} of rows beyond far_quantile "
+            f"{far_quantile:g}: lower one of them."
+        )
+    # 53 bits of a hash, as a number in [0, 1).
+    drawn = sf.shiftrightunsigned(sf.xxhash64(sf.lit(seed), sf.col(features), sf.col(label)), 11) / sf.lit(2.0**53)
+    rows = rows.withColumn(flipped, candidate & (drawn < share))
+    other = sf.when(sf.col(label) == positive_label, negative_label).otherwise(positive_label)
+    rows = rows.withColumn(label, sf.when(sf.col(flipped), other).otherwise(sf.col(label)))
+    return rows.drop("__margin", "__distance")

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -90,9 +91,17 @@ class Driver:
 
     def __init__(self, asked: dict[str, Any]) -> None:
         command = [sys.executable, "-m", "tests.spark.driver", json.dumps(asked)]
+        # Temporary files go to a folder of its own: other sessions on the machine may be at work.
+        self._temporary = tempfile.TemporaryDirectory()
+        environment = {**os.environ, "TMPDIR": self._temporary.name}
         # In a session of its own, as a notebook's kernel is: a signal goes to the driver alone.
         self._process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
+            command,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
         )
         self.pid = self._process.pid
 
@@ -104,6 +113,7 @@ class Driver:
     ) -> None:
         self._process.kill()
         self._process.wait()
+        self._temporary.cleanup()
 
     def read_until(self, wanted: str) -> str:
         """The next line that starts with ``wanted``."""

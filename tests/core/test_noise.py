@@ -1,4 +1,4 @@
-"""Flipped labels for experiments: how many, where, and by which hyperplane."""
+"""Noise for experiments: which labels are flipped, and rows that poison an SVM, against SVMs fitted anew."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from bspauc_spark.noise import flip_labels, linear_margin
+from bspauc_spark.noise import Attacked, flip_labels, linear_margin, poison
 
 
 def two_clouds(rows: int = 800, features: int = 4, shift: float = 1.0, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -72,3 +72,60 @@ def test_more_flips_than_far_rows_are_an_error_that_says_what_to_lower() -> None
         ValueError, match=r"proportion 0.3 of 800 rows is more than the 80 rows beyond far_quantile 0.9"
     ):
         flip_labels(x, y, 0.3, 0.9)
+
+
+def blobs(rows: int = 300, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    y = rng.random(rows) < 0.4
+    return np.clip(0.35 * rng.normal(size=(rows, 3)) + np.where(y, 0.35, -0.35)[:, None], -1, 1), y
+
+
+def hinge_loss(attacked: Attacked, x: np.ndarray, y: np.ndarray) -> float:
+    return float(np.maximum(0, 1 - np.where(y, 1.0, -1.0) * attacked.decision(x)).sum())
+
+
+def test_the_attacks_slope_is_that_of_refitted_svms() -> None:
+    """The SVM holds the attack row, at its bound; the slope is compared with the losses of SVMs fitted anew."""
+    x, y = blobs(60, seed=3)
+    held, y_held = blobs(200, seed=4)
+    row, claimed = np.array([0.3, 0.2, 0.4]), False
+    gamma = 1.0
+
+    def svm(at: np.ndarray) -> Attacked:
+        return Attacked.fit(np.vstack([x, at]), np.append(y, claimed), cost=1.0, gamma=gamma)
+
+    attacked = svm(row)
+    assert attacked.dual[-1] == pytest.approx(1.0, abs=1e-6), "choose a row whose multiplier is at its bound"
+    found = attacked.slopes(row[None], np.array([claimed]), held, y_held)[0]
+    wanted = np.array(
+        [
+            (hinge_loss(svm(row + step), held, y_held) - hinge_loss(svm(row - step), held, y_held)) / 2e-4
+            for step in np.eye(3) * 1e-4
+        ]
+    )
+    np.testing.assert_allclose(found, wanted, rtol=0.05, atol=0.05 * np.abs(wanted).max())
+
+
+def test_poison_harms_more_than_flipped_rows_do() -> None:
+    x, y = blobs(800)
+    held, y_held = blobs(2000, seed=9)
+    rows, claimed = poison(x, y, 0.2, seed=1, steps=20, step_size=1.0)
+    assert rows.shape == (160, 3)
+    assert np.abs(rows).max() <= 1
+    start = np.random.default_rng(1).choice(800, 160, replace=False)
+    assert np.array_equal(claimed, ~y[start])
+
+    def loss_with(more: np.ndarray) -> float:
+        svm = Attacked.fit(np.vstack([x, more]), np.append(y, claimed))
+        return hinge_loss(svm, held, y_held)
+
+    clean = hinge_loss(Attacked.fit(x, y), held, y_held)
+    assert clean < loss_with(x[start]) < loss_with(rows)
+
+
+def test_poison_is_the_same_for_the_same_seed_and_empty_for_proportion_0() -> None:
+    x, y = blobs(120)
+    one, again, other = (poison(x, y, 0.1, seed=seed, steps=3)[0] for seed in (5, 5, 6))
+    assert np.array_equal(one, again)
+    assert not np.array_equal(one, other)
+    assert poison(x, y, 0.0)[0].shape == (0, 3)

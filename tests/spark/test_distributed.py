@@ -36,13 +36,17 @@ SLOW = {**FAST, "stepsPerRound": 150}
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
+def nothing_is_left_behind(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
     """After every test here: no process, thread, file or Spark job of ours."""
-    temporary = set(Path(tempfile.gettempdir()).glob("bspauc-*"))
+    # A temporary folder of its own: other sessions on the machine may be at work.
+    temporary = tmp_path_factory.mktemp("temporary")
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     yield
     wait_for(lambda: not launchers(descendants(os.getpid())), 5, "worker processes to end")
     assert [t.name for t in threading.enumerate() if t.name.startswith("bspauc")] == []
-    assert set(Path(tempfile.gettempdir()).glob("bspauc-*")) == temporary
+    assert list(temporary.iterdir()) == []
     if "spark" in request.fixturenames:
         assert list(request.getfixturevalue("spark").sparkContext.statusTracker().getActiveJobsIds()) == []
 

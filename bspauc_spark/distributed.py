@@ -92,8 +92,8 @@ class Launch:
         self._distributor = _Distributor(processes, local_mode=local, use_gpu=task.use_gpu)
         # It announces each start and end on stderr.
         self._distributor.logger.setLevel(logging.WARNING)
-        # A classic session's own tags must not be touched, not even read: plans that hold the session, as MLlib's models
-        # make them, could not be sent to executors any more. Its context has tags too.
+        # A classic session's own tags must not be touched, not even read: plans that hold the session, as MLlib's
+        # models make them, could not be sent to executors any more. Its context has tags too.
         session = spark if is_remote() else None
         self._run_thread = InheritableThread(self._run, session=session, name="bspauc-launch", daemon=True)
         self._beat_thread = threading.Thread(target=self._beat, name="bspauc-heartbeat", daemon=True)

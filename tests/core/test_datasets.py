@@ -57,9 +57,7 @@ def test_numpy_archives(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_missing_file_is_named_with_where_to_get_it(name: str, tmp_path: Path) -> None:
-    with pytest.raises(
-        InvalidDataError, match=rf"data set '{name}' needs .*\. Such a file is to be had from the"
-    ):
+    with pytest.raises(InvalidDataError, match=rf"data set '{name}' needs .*\. Such a file is to be had from the"):
         load(name, tmp_path)
 
 

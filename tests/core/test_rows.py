@@ -12,7 +12,17 @@ import torch
 from scipy import sparse
 
 from bspauc_spark.shards import KINDS, NEGATIVES, POSITIVES, VALIDATION_POSITIVES, ShardTask
-from bspauc_spark.workers.rows import Batch, DenseRows, Rows, SparseBatch, SparseRows, concat, open_shards, pad
+from bspauc_spark.workers.rows import (
+    Batch,
+    DenseRows,
+    Rows,
+    SparseBatch,
+    SparseRows,
+    concat,
+    open_shards,
+    pad,
+    to_device,
+)
 
 WIDTH = 11
 
@@ -86,7 +96,7 @@ def test_pad_appends_empty_rows_and_never_cuts(kind: str) -> None:
 
 def test_a_sparse_batch_moves_as_a_whole() -> None:
     batch = in_parts(random_matrix(8), [8], "sparse").between(0, 8)
-    moved = batch.to(torch.device("cpu"))
+    moved = to_device(batch, torch.device("cpu"))
     assert isinstance(moved, SparseBatch)
     assert np.array_equal(to_numpy(moved), to_numpy(batch))
 

@@ -5,20 +5,16 @@ The fits run the package's own loop on arrays, which is what ``BSPAUCClassifier`
 
 from __future__ import annotations
 
-import bz2
-import lzma
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
-from sklearn.datasets import load_svmlight_file
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import train_test_split
 
-from bspauc_spark import BSPAUCClassifier, algorithm
+from bspauc_spark import BSPAUCClassifier, algorithm, datasets
 from bspauc_spark.launch import InProcessWorkers, one_thread
 from bspauc_spark.noise import flip_labels
 from bspauc_spark.shards import NEGATIVES, POSITIVES, VALIDATION_NEGATIVES, VALIDATION_POSITIVES
@@ -29,39 +25,8 @@ from bspauc_spark.workers.worker import Worker
 
 def load(name: str, data_dir: Path) -> tuple[np.ndarray, np.ndarray]:
     """Features scaled to [−1, 1] and true labels of one of the paper's data sets."""
-    x, y = _READERS[name](data_dir)
-    x = np.asarray(x, dtype=np.float64)
-    low, high = x.min(axis=0), x.max(axis=0)
-    scaled = 2 * (x - low) / np.where(high > low, high - low, 1) - 1
-    return scaled.astype(np.float32), y
-
-
-def _svmlight(paths: list[Path], dims: int) -> tuple[np.ndarray, np.ndarray]:
-    parts = []
-    for path in paths:
-        with bz2.open(path) as file:
-            parts.append(load_svmlight_file(file, n_features=dims))
-    return np.vstack([x.toarray() for x, _ in parts]), np.concatenate([y for _, y in parts]) > 0
-
-
-def _skin(folder: Path) -> tuple[np.ndarray, np.ndarray]:
-    with lzma.open(folder / "skin_nonskin.txt.xz", "rt") as file:
-        table = pd.read_csv(file, sep="\t", header=None).to_numpy()
-    return table[:, :3], table[:, 3] == 1
-
-
-def _shuttle(folder: Path) -> tuple[np.ndarray, np.ndarray]:
-    with lzma.open(folder / "shuttle.trn.xz", "rt") as file:
-        table = pd.read_csv(file, header=None).to_numpy()
-    return table[:, :-1], table[:, -1] == 3
-
-
-_READERS = {
-    "a9a": lambda folder: _svmlight([folder / "a9a.bz2"], 123),
-    "cod-rna": lambda folder: _svmlight([folder / "cod-rna.bz2", folder / "cod-rna.t.bz2"], 8),
-    "skin_nonskin": _skin,
-    "shuttle": _shuttle,
-}
+    data = datasets.load(name, data_dir)
+    return data.x, data.y
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from bspauc_spark.distances import squared_distances
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
@@ -172,8 +174,7 @@ class Attacked:
         return pull
 
     def _kernel(self, a: FloatArray, b: FloatArray) -> FloatArray:
-        squares = np.square(a).sum(axis=1)[:, None] + np.square(b).sum(axis=1)[None, :] - 2 * a @ b.T
-        kernel: FloatArray = np.exp(-self.gamma * np.maximum(squares, 0.0))
+        kernel: FloatArray = np.exp(-self.gamma * np.maximum(squared_distances(a, b), 0.0))
         return kernel
 
 
@@ -197,7 +198,13 @@ def flip_dataframe(
     from pyspark.ml.functions import vector_to_array
     from pyspark.sql import functions as sf
 
-    truth = (sf.col(label) == positive_label).alias("truth")
+    share = proportion / (1 - far_quantile)
+    if share > 1:
+        raise ValueError(
+            f"proportion {proportion:g} is more than the {1 - far_quantile:.0%} of rows beyond far_quantile "
+            f"{far_quantile:g}: lower one of them."
+        )
+    truth = sf.col(label) == positive_label
     candidate = sf.lit(True)
     rows = dataset
     if far_quantile > 0:
@@ -211,15 +218,9 @@ def flip_dataframe(
         rows = rows.withColumn("__distance", distance)
         (cut,) = rows.approxQuantile("__distance", [far_quantile], 0.0)
         candidate = sf.col("__distance") >= cut
-    share = proportion / (1 - far_quantile)
-    if share > 1:
-        raise ValueError(
-            f"proportion {proportion:g} is more than the {1 - far_quantile:.0%} of rows beyond far_quantile "
-            f"{far_quantile:g}: lower one of them."
-        )
     # 53 bits of a hash, as a number in [0, 1).
     drawn = sf.shiftrightunsigned(sf.xxhash64(sf.lit(seed), sf.col(features), sf.col(label)), 11) / sf.lit(2.0**53)
     rows = rows.withColumn(flipped, candidate & (drawn < share))
-    other = sf.when(sf.col(label) == positive_label, negative_label).otherwise(positive_label)
+    other = sf.when(truth, negative_label).otherwise(positive_label)
     rows = rows.withColumn(label, sf.when(sf.col(flipped), other).otherwise(sf.col(label)))
     return rows.drop("__margin", "__distance")

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bspauc_spark.baselines.rows import FloatArray, Matrix, dense_rows, labels
+from bspauc_spark.distances import squared_distances
 
 
 class _Buffer:
@@ -106,6 +107,5 @@ class KOIL:
 
 def gaussian(x: FloatArray, y: FloatArray, width: float) -> FloatArray:
     """``exp(−‖x_i − y_j‖²/2σ²)``."""
-    squares = np.square(x).sum(axis=1)[:, None] + np.square(y).sum(axis=1)[None, :] - 2 * x @ y.T
-    kernel: FloatArray = np.exp(-np.maximum(squares, 0.0) / (2 * width**2))
+    kernel: FloatArray = np.exp(-np.maximum(squared_distances(x, y), 0.0) / (2 * width**2))
     return kernel

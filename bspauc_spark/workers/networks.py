@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from bspauc_spark.distances import squared_distances
 from bspauc_spark.workers.rows import Batch, Rows, SparseBatch, pad, to_device
 
 # The last bits of a score depend on the size of the block it was computed in, and ties with them. One size for
@@ -165,8 +166,7 @@ class KernelNetwork(ScoringNetwork):
             )
         else:
             angles = rows @ omega
-        both: Tensor = torch.cat([angles.cos(), angles.sin()], 1) * self.spec.random_features**-0.5
-        return both
+        return _waves(angles)
 
     def forward(self, rows: Batch) -> Tensor:
         """Scores of ``rows``, one number each."""
@@ -207,9 +207,13 @@ class FourierFeatures(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         """Features of dense rows."""
-        angles: Tensor = rows @ self.omega
-        both: Tensor = torch.cat([angles.cos(), angles.sin()], 1) * self.omega.shape[1] ** -0.5
-        return both
+        return _waves(rows @ self.omega)
+
+
+def _waves(angles: Tensor) -> Tensor:
+    """``[cos, sin]/√D`` of D angles a row."""
+    both: Tensor = torch.cat([angles.cos(), angles.sin()], 1) * angles.shape[1] ** -0.5
+    return both
 
 
 @functools.lru_cache(maxsize=2)
@@ -234,10 +238,8 @@ def median_width(rows: Mapping[str, Rows], sample: int = 1000) -> float:
     for names, values in parts:
         table[start : start + len(values), np.searchsorted(columns, names)] = values
         start += len(values)
-    norms = np.square(table).sum(axis=1)
-    squares = norms[:, None] + norms[None, :] - 2 * table @ table.T
-    between = squares[np.triu_indices(len(table), 1)]
-    positive = between[between > 1e-9 * max(norms.max(), 1e-300)]
+    between = squared_distances(table, table)[np.triu_indices(len(table), 1)]
+    positive = between[between > 1e-9 * max(np.square(table).sum(axis=1).max(), 1e-300)]
     return float(np.sqrt(np.median(positive))) if len(positive) else 1.0
 
 

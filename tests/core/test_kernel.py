@@ -7,15 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy import sparse
 from scipy.spatial.distance import pdist
 
 from bspauc_spark.launch import one_thread
 from bspauc_spark.selection import Selection
 from bspauc_spark.shards import NEGATIVES, POSITIVES
 from bspauc_spark.workers.networks import BLOCK_ROWS, NetworkSpec, frequencies, median_width, score_rows
-from bspauc_spark.workers.rows import DenseRows, Rows, SparseRows
 from bspauc_spark.workers.worker import TrainingSettings, Worker
+from tests.core.test_worker import compressed, dense
 
 FEATURES, WIDTH = 6, 1.7
 
@@ -25,18 +24,6 @@ def data(n: int = 40, m: int = 90, filled: float = 1.0) -> dict[str, np.ndarray]
     x = (rng.normal(size=(n + m, FEATURES)) * (rng.random((n + m, FEATURES)) < filled)).astype(np.float32)
     x[:n, 0] += 0.8
     return {POSITIVES: x[:n], NEGATIVES: x[n:]}
-
-
-def dense(arrays: dict[str, np.ndarray]) -> dict[str, Rows]:
-    return {name: DenseRows([x], x.shape[1]) for name, x in arrays.items()}
-
-
-def compressed(arrays: dict[str, np.ndarray]) -> dict[str, Rows]:
-    parts = {name: sparse.csr_matrix(x) for name, x in arrays.items()}
-    return {
-        name: SparseRows([(c.indptr.astype(np.int64), c.indices.astype(np.int32), c.data)], c.shape[1])
-        for name, c in parts.items()
-    }
 
 
 def spec_of(count: int, seed: int = 3) -> NetworkSpec:

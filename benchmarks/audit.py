@@ -23,7 +23,7 @@ from xgboost import XGBClassifier
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.defaults import describe
-from benchmarks.experiment import Split, fit, load, score, split
+from benchmarks.experiment import Split, fit, load, split
 from bspauc_spark.calibration import fit_calibration
 from bspauc_spark.scorer import LossCurves
 
@@ -38,8 +38,8 @@ LEARNERS = {
 
 def our_rankings(data: Split, seed: int) -> dict[str, np.ndarray]:
     """Training rows, most suspicious first, by what ``BSPAUCModel.audit`` computes."""
-    worker, outcome, _ = fit(data, seed)
-    scores = score(outcome, worker, data.x)
+    fitted, _ = fit(data, seed)
+    outcome, scores = fitted.outcome, fitted.score(data.x)
     calibration = fit_calibration(scores[data.label], scores[~data.label])
     curves = LossCurves.of(outcome.scores.positive, outcome.scores.negative, outcome.selection)
     return {

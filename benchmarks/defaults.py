@@ -19,7 +19,7 @@ from sklearn.linear_model import LogisticRegression
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.experiment import fit, load, score, split
+from benchmarks.experiment import fit, load, split
 
 CASES = [
     ("a9a", 0.0, 0.0, 0.903),
@@ -70,8 +70,8 @@ def main() -> None:
                 ("twin", {"selfPaced": False}),
                 ("early", {"selfPaced": False, "validation": 0.2}),
             ):
-                worker, outcome, seconds = fit(data, seed, **{**args.params, **params})
-                found[kind].append(data.test_auc(score(outcome, worker, data.x_test)))
+                fitted, seconds = fit(data, seed, **{**args.params, **params})
+                found[kind].append(data.test_auc(fitted.score(data.x_test)))
                 if kind == "paced":
                     found["seconds"].append(seconds)
         means = {kind: np.mean(values) for kind, values in found.items()}

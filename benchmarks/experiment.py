@@ -14,13 +14,9 @@ import numpy as np
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import train_test_split
 
-from bspauc_spark import BSPAUCClassifier, algorithm, datasets
-from bspauc_spark.launch import InProcessWorkers, one_thread
+from bspauc_spark import BSPAUCClassifier, datasets
 from bspauc_spark.noise import flip_labels
-from bspauc_spark.shards import NEGATIVES, POSITIVES, VALIDATION_NEGATIVES, VALIDATION_POSITIVES
-from bspauc_spark.workers.networks import score_rows
-from bspauc_spark.workers.rows import DenseRows
-from bspauc_spark.workers.worker import Worker
+from bspauc_spark.reproduction.methods import ArrayFit, fit_arrays
 
 
 def load(name: str, data_dir: Path) -> tuple[np.ndarray, np.ndarray]:
@@ -50,25 +46,9 @@ def split(x: np.ndarray, y: np.ndarray, seed: int, proportion: float, far_quanti
     return Split(x[train], y[train] ^ flipped, flipped, x[test], y[test])
 
 
-def fit(data: Split, seed: int, validation: float = 0.0, **params: Any) -> tuple[Worker, algorithm.Outcome, float]:
+def fit(data: Split, seed: int, validation: float = 0.0, **params: Any) -> tuple[ArrayFit, float]:
     """Fit on arrays with the default Params, changed by ``params``; with a ``validation`` share the best round wins."""
-    estimator = BSPAUCClassifier(seed=seed, **params)
-    held = np.random.default_rng(seed + 1000).random(len(data.label)) < validation
-    kinds = {POSITIVES: data.label & ~held, NEGATIVES: ~data.label & ~held}
-    if validation:
-        kinds |= {VALIDATION_POSITIVES: data.label & held, VALIDATION_NEGATIVES: ~data.label & held}
-    width = data.x.shape[1]
-    rows = {kind: DenseRows([data.x[chosen]], width) for kind, chosen in kinds.items()}
+    held = np.random.default_rng(seed + 1000).random(len(data.label)) < validation if validation else None
     start = time.perf_counter()
-    with one_thread():
-        worker = Worker(rows, estimator._network(width, lambda: rows), estimator._settings())
-        outcome = algorithm.fit(InProcessWorkers(worker), estimator._pace(), estimator.getRounds(), tau=0.0)
-    return worker, outcome, time.perf_counter() - start
-
-
-def score(outcome: algorithm.Outcome, worker: Worker, x: np.ndarray) -> np.ndarray:
-    """Scores of ``x`` by the θ that the fit kept."""
-    import torch
-
-    worker.average.load_state_dict({name: torch.from_numpy(w) for name, w in outcome.weights.items()})
-    return score_rows(worker.average, DenseRows([x], x.shape[1]))
+    found = fit_arrays(BSPAUCClassifier(seed=seed, **params), data.x, data.label, held)
+    return found, time.perf_counter() - start

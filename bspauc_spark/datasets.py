@@ -46,6 +46,13 @@ class _Source:
 
 def load(name: str, data_dir: str | Path) -> Dataset:
     """One of ``NAMES`` from its files in ``data_dir``."""
+    paths = files(name, data_dir)
+    x, y = _SOURCES[name].read(paths)
+    return Dataset(name, scale(x), np.asarray(y, dtype=bool))
+
+
+def files(name: str, data_dir: str | Path) -> list[Path]:
+    """The files of one of ``NAMES``, all of them there."""
     if name not in _SOURCES:
         raise InvalidDataError(f"there is no data set {name!r}; known are {', '.join(NAMES)}.")
     source = _SOURCES[name]
@@ -56,8 +63,7 @@ def load(name: str, data_dir: str | Path) -> Dataset:
             f"data set {name!r} needs {' and '.join(missing)} in {data_dir}. "
             f"Such a file is to be had from {source.where}."
         )
-    x, y = source.read(paths)
-    return Dataset(name, scale(x), np.asarray(y, dtype=bool))
+    return paths
 
 
 def scale(x: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -13,12 +14,15 @@ from bspauc_spark.distances import squared_distances
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+# Attack rows that move together: as many as a dense table of them has room for.
+_ATTACKED_TOGETHER = 1024
+
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
 
 def flip_labels(
-    features: npt.ArrayLike,
+    features: Any,
     is_positive: npt.ArrayLike,
     proportion: float,
     far_quantile: float = 0.0,
@@ -29,7 +33,7 @@ def flip_labels(
     Parameters
     ----------
     features
-        Rows as a 2-d array.
+        Rows as a 2-d array or a scipy CSR matrix.
     is_positive
         True labels.
     proportion
@@ -49,7 +53,7 @@ def flip_labels(
     count = round(proportion * len(y))
     candidates = np.arange(len(y))
     if far_quantile > 0:
-        distance = np.abs(linear_margin(np.asarray(features, dtype=np.float64), y))
+        distance = np.abs(linear_margin(features, y))
         candidates = np.flatnonzero(distance >= np.quantile(distance, far_quantile))
     if count > len(candidates):
         raise ValueError(
@@ -61,9 +65,18 @@ def flip_labels(
     return mask
 
 
-def linear_margin(features: FloatArray, is_positive: BoolArray, ridge: float = 1.0) -> FloatArray:
-    """Signed distance (up to scale) from the hyperplane of an L2-penalised logistic regression, by Newton steps."""
-    x = np.column_stack([features, np.ones(len(features))])
+def linear_margin(features: Any, is_positive: BoolArray, ridge: float = 1.0) -> FloatArray:
+    """Signed distance (up to scale) from the hyperplane of an L2-penalised logistic regression.
+
+    By Newton steps; a scipy CSR matrix may have too many columns for them and is left to scikit-learn.
+    """
+    if _is_sparse(features):
+        from sklearn.linear_model import LogisticRegression
+
+        regression = LogisticRegression(C=1 / ridge, max_iter=1000).fit(features, is_positive)
+        return np.asarray(regression.decision_function(features), dtype=np.float64)
+    table = np.asarray(features, dtype=np.float64)
+    x = np.column_stack([table, np.ones(len(table))])
     penalty = np.full(x.shape[1], ridge)
     penalty[-1] = 1e-8
     w = np.zeros(x.shape[1])
@@ -80,7 +93,7 @@ def linear_margin(features: FloatArray, is_positive: BoolArray, ridge: float = 1
 
 
 def poison(
-    features: npt.ArrayLike,
+    features: Any,
     is_positive: npt.ArrayLike,
     proportion: float,
     seed: int = 0,
@@ -88,40 +101,78 @@ def poison(
     step_size: float = 0.1,
     subsample: int = 500,
     bounds: tuple[float, float] = (-1.0, 1.0),
-) -> tuple[FloatArray, BoolArray]:
+) -> tuple[Any, BoolArray]:
     """Rows to add that mislead an SVM most: the poisoning attack of Biggio, Nelson and Laskov (ICML 2012).
 
     Each attack row starts as a copy of a training row with the other label and ascends the hinge loss that an SVM with
     a Gaussian kernel has on held-out rows. The published attack refits the SVM after each step of each row and costs
-    seconds a row; here the SVM is fitted once, on ``subsample`` rows, and all attack rows move together.
+    seconds a row; here the SVM is fitted once, on ``subsample`` rows, and all attack rows move together. Rows of a
+    scipy CSR matrix move in the features that they have; a dense attack row would be of no use to a sparse learner.
 
     Returns
     -------
     features, is_positive
         ``proportion`` times as many rows as were given, and the labels they claim.
     """
-    x, y = np.asarray(features, dtype=np.float64), np.asarray(is_positive, dtype=bool)
+    x = features if _is_sparse(features) else np.asarray(features, dtype=np.float64)
+    y = np.asarray(is_positive, dtype=bool)
     rng = np.random.default_rng(seed)
     count = round(proportion * len(y))
     start = rng.choice(len(y), count, replace=count > len(y))
-    rows, claimed = x[start].copy(), ~y[start]
+    claimed = ~y[start]
     order = rng.permutation(len(y))
     attacked = Attacked.fit(x[order[:subsample]], y[order[:subsample]])
     held = order[subsample : 2 * subsample] if len(y) > subsample else order
     reach = (bounds[1] - bounds[0]) * step_size / max(1, steps)
-    for _ in range(steps if count else 0):
-        slope = attacked.slopes(rows, claimed, x[held], y[held])
-        length = np.linalg.norm(slope, axis=1, keepdims=True)
-        moved = rows + reach * np.sqrt(x.shape[1]) * slope / np.maximum(length, 1e-300)
-        rows = np.clip(moved, *bounds)
-    return rows, claimed
+    pull = attacked.pull(x[held], y[held])
+    parts = []
+    for first in range(0, count, _ATTACKED_TOGETHER):
+        some = slice(first, first + _ATTACKED_TOGETHER)
+        sign = np.where(claimed[some], 1.0, -1.0)[:, None]
+        parts.append(_ascend(x[start[some]], pull, -sign, steps, reach, bounds))
+    return _stacked(parts, x), claimed
+
+
+def _ascend(
+    rows: Any,
+    pull: Callable[[Any], FloatArray],
+    sign: FloatArray,
+    steps: int,
+    reach: float,
+    bounds: tuple[float, float],
+) -> Any:
+    """Rows after ``steps`` steps along ``sign * pull(rows)``, each ``reach`` long a movable feature."""
+    sparse = _is_sparse(rows)
+    movable = rows.toarray() != 0 if sparse else np.ones(rows.shape, dtype=bool)
+    width = np.sqrt(movable.sum(axis=1, keepdims=True))
+    for _ in range(steps):
+        uphill = np.where(movable, sign * pull(rows), 0.0)
+        length = np.maximum(np.linalg.norm(uphill, axis=1, keepdims=True), 1e-300)
+        table = rows.toarray() if sparse else rows
+        moved = np.clip(table + reach * width * uphill / length, *bounds)
+        rows = type(rows)(moved) if sparse else moved
+    return rows
+
+
+def _stacked(parts: list[Any], like: Any) -> Any:
+    if not parts:
+        return like[:0]
+    if not _is_sparse(like):
+        return np.concatenate(parts)
+    from scipy import sparse
+
+    return sparse.vstack(parts).tocsr().astype(like.dtype)
+
+
+def _is_sparse(x: Any) -> bool:
+    return hasattr(x, "tocsr")
 
 
 @dataclass(frozen=True)
 class Attacked:
     """An SVM under attack: its rows, multipliers, offset, and the rows on its margin."""
 
-    x: FloatArray
+    x: Any
     sign: FloatArray
     dual: FloatArray
     offset: float
@@ -129,23 +180,29 @@ class Attacked:
     margin: npt.NDArray[np.intp]
 
     @classmethod
-    def fit(cls, x: FloatArray, is_positive: BoolArray, cost: float = 1.0, gamma: float | None = None) -> Attacked:
+    def fit(cls, x: Any, is_positive: BoolArray, cost: float = 1.0, gamma: float | None = None) -> Attacked:
         """A Gaussian-kernel SVM; γ by default as scikit-learn scales it."""
         from sklearn.svm import SVC
 
-        width = 1.0 / max(x.shape[1] * x.var(), 1e-12) if gamma is None else gamma
+        spread = np.square(x.data).sum() / np.prod(x.shape) - x.mean() ** 2 if _is_sparse(x) else x.var()
+        width = 1.0 / max(x.shape[1] * spread, 1e-12) if gamma is None else gamma
         svm = SVC(C=cost, kernel="rbf", gamma=width, tol=1e-8).fit(x, is_positive)
-        dual = np.zeros(len(x))
-        dual[svm.support_] = np.abs(svm.dual_coef_[0])
+        dual = np.zeros(x.shape[0])
+        of_support = svm.dual_coef_.toarray() if _is_sparse(x) else svm.dual_coef_
+        dual[svm.support_] = np.abs(of_support[0])
         margin = np.flatnonzero((dual > 1e-6 * cost) & (dual < (1 - 1e-6) * cost))
         return cls(x, np.where(is_positive, 1.0, -1.0), dual, float(svm.intercept_[0]), width, margin)
 
-    def decision(self, x: FloatArray) -> FloatArray:
+    def decision(self, x: Any) -> FloatArray:
         """The SVM's score."""
         return self._kernel(x, self.x) @ (self.dual * self.sign) + self.offset
 
-    def slopes(self, rows: FloatArray, claimed: BoolArray, held: FloatArray, is_positive: BoolArray) -> FloatArray:
-        """How the hinge loss on ``held`` rows changes with each attack row, up to a positive factor a row.
+    def slopes(self, rows: Any, claimed: BoolArray, held: Any, is_positive: BoolArray) -> FloatArray:
+        """How the hinge loss on ``held`` rows changes with each attack row, up to a positive factor a row."""
+        return -np.where(claimed, 1.0, -1.0)[:, None] * self.pull(held, is_positive)(rows)
+
+    def pull(self, held: Any, is_positive: BoolArray) -> Callable[[Any], FloatArray]:
+        """The slope's part that does not depend on an attack row's label, as a function of attack rows.
 
         Equation 10 there: ``−Σ_k (M_k ∂Q_sc/∂x_c + ∂Q_kc/∂x_c)`` over held-out rows k with a loss, where s are the rows
         on the margin and ``M_k = −(Q_ks(ζ Q_ss⁻¹ − υυᵀ) + y_k υᵀ)/ζ``.
@@ -154,26 +211,25 @@ class Attacked:
         lossy = y_held * self.decision(held) < 1
         k, y_k = held[lossy], y_held[lossy]
         s, y_s = self.x[self.margin], self.sign[self.margin]
-        y_c = np.where(claimed, 1.0, -1.0)
-        weights = np.zeros(len(s))
-        if len(s) and len(k):
-            q_ss = np.outer(y_s, y_s) * self._kernel(s, s) + 1e-9 * np.eye(len(s))
+        weights = np.zeros(len(y_s))
+        if len(y_s) and len(y_k):
+            q_ss = np.outer(y_s, y_s) * self._kernel(s, s) + 1e-9 * np.eye(len(y_s))
             inverse = np.linalg.inv(q_ss)
             upsilon = inverse @ y_s
             zeta = float(y_s @ upsilon)
             q_ks = np.outer(y_k, y_s) * self._kernel(k, s)
             m = -(q_ks @ (zeta * inverse - np.outer(upsilon, upsilon)) + np.outer(y_k, upsilon)) / zeta
             weights = m.sum(axis=0) * y_s
-        pulled = self._pull(rows, s, weights) + self._pull(rows, k, y_k)
-        return -y_c[:, None] * pulled
+        return lambda rows: self._towards(rows, s, weights) + self._towards(rows, k, y_k)
 
-    def _pull(self, rows: FloatArray, x: FloatArray, weights: FloatArray) -> FloatArray:
+    def _towards(self, rows: Any, x: Any, weights: FloatArray) -> FloatArray:
         """``Σ_j w_j ∂k(x_j, x_c)/∂x_c`` for each row c."""
         weighted = self._kernel(rows, x) * weights
-        pull: FloatArray = 2 * self.gamma * (weighted @ x - weighted.sum(axis=1, keepdims=True) * rows)
-        return pull
+        table = rows.toarray() if _is_sparse(rows) else rows
+        towards: FloatArray = 2 * self.gamma * (weighted @ x - weighted.sum(axis=1, keepdims=True) * table)
+        return towards
 
-    def _kernel(self, a: FloatArray, b: FloatArray) -> FloatArray:
+    def _kernel(self, a: Any, b: Any) -> FloatArray:
         kernel: FloatArray = np.exp(-self.gamma * np.maximum(squared_distances(a, b), 0.0))
         return kernel
 

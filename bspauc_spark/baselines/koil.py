@@ -5,30 +5,62 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from bspauc_spark.baselines.rows import FloatArray, Matrix, dense_rows, labels
-from bspauc_spark.distances import squared_distances
+from bspauc_spark.baselines.rows import FloatArray, IntArray, Matrix, dot, labels, one_row
+from bspauc_spark.distances import norms
 
 
-class _Buffer:
-    """At most ``size`` rows of one class with their coefficients α, the oldest first."""
+class Buffers:
+    """At most ``size`` rows of each class with their coefficients α, and the kernel between all of them.
 
-    def __init__(self, size: int, width: int) -> None:
-        self.size = size
-        self.rows: FloatArray = np.empty((0, width))
-        self.alpha: FloatArray = np.empty(0)
+    The negatives' places come first, the positives' after them; within a class the places are used in turn.
+    """
 
-    def __len__(self) -> int:
-        return len(self.alpha)
+    def __init__(self, size: int, width: int, kernel_width: float) -> None:
+        self.size, self.kernel_width = size, kernel_width
+        self.rows: FloatArray = np.zeros((2 * size, width))
+        self.squares: FloatArray = np.zeros(2 * size)
+        self.alpha: FloatArray = np.zeros(2 * size)
+        self.kernel: FloatArray = np.zeros((2 * size, 2 * size))
+        self.inserted = {True: 0, False: 0}
 
-    def insert(self, row: FloatArray, alpha: float, width: float) -> None:
-        """Append a row; a full buffer drops its oldest one and gives its α to the row most like it."""
-        full = len(self) >= self.size
-        dropped, weight = (self.rows[0], float(self.alpha[0])) if full else (None, 0.0)
-        start = 1 if full else 0
-        self.rows = np.concatenate([self.rows[start:], row[None]])
-        self.alpha = np.append(self.alpha[start:], alpha)
-        if dropped is not None:
-            self.alpha[np.argmax(gaussian(self.rows, dropped[None], width)[:, 0])] += weight
+    def places(self, label: bool) -> IntArray:
+        """The places of a class that are in use, the oldest row's first."""
+        inserted = self.inserted[label]
+        return label * self.size + np.arange(max(0, inserted - self.size), inserted) % self.size
+
+    def near(self, columns: IntArray | slice, values: FloatArray) -> FloatArray:
+        """The kernel between all places and the row that has ``values`` in ``columns``."""
+        products = self.rows[:, columns] @ values
+        return self._gaussian(self.squares + float(values @ values) - 2 * products)
+
+    def values(self, x: Matrix) -> FloatArray:
+        """``f(x)`` of some rows."""
+        distances = norms(x)[:, None] + self.squares - 2 * dot(x, self.rows.T)
+        return self._gaussian(distances) @ self.alpha
+
+    def insert(
+        self, columns: IntArray | slice, values: FloatArray, near: FloatArray, label: bool, alpha: float
+    ) -> None:
+        """Take a row in; a full class drops its oldest row and gives its α to the row most like it."""
+        inserted = self.inserted[label]
+        place = label * self.size + inserted % self.size
+        dropped = float(self.alpha[place])
+        likeness = self.kernel[place].copy()
+        likeness[place] = near[place]
+        self.rows[place] = 0.0
+        self.rows[place, columns] = values
+        self.squares[place] = values @ values
+        self.alpha[place] = alpha
+        self.kernel[place], self.kernel[:, place] = near, near
+        self.kernel[place, place] = 1.0
+        self.inserted[label] += 1
+        if inserted >= self.size:
+            kept = self.places(label)
+            self.alpha[kept[np.argmax(likeness[kept])]] += dropped
+
+    def _gaussian(self, squared_distances: FloatArray) -> FloatArray:
+        kernel: FloatArray = np.exp(-np.maximum(squared_distances, 0.0) / (2 * self.kernel_width**2))
+        return kernel
 
 
 class KOIL:
@@ -61,51 +93,36 @@ class KOIL:
     ) -> None:
         self.learning_rate, self.cost, self.kernel_width = learning_rate, cost, kernel_width
         self.neighbours, self.buffer_size, self.seed = neighbours, buffer_size, seed
-        self.buffers: dict[bool, _Buffer] = {}
+        self.buffers = Buffers(buffer_size, 0, kernel_width)
 
     def fit(self, x: Matrix, y: npt.ArrayLike) -> KOIL:
         """One pass over the rows in random order."""
         positive = labels(y)
-        self.buffers = {kind: _Buffer(self.buffer_size, x.shape[1]) for kind in (True, False)}
+        self.buffers = Buffers(self.buffer_size, x.shape[1], self.kernel_width)
         for i in np.random.default_rng(self.seed).permutation(x.shape[0]):
-            self.learn(dense_rows(x, slice(i, i + 1))[0], bool(positive[i]))
+            self.learn(*one_row(x, i), bool(positive[i]))
         return self
 
-    def learn(self, row: FloatArray, label: bool) -> None:
+    def learn(self, columns: IntArray | slice, values: FloatArray, label: bool) -> None:
         """One update of Algorithm 2 there: the localised instantaneous pair loss of this row."""
-        same, other = self.buffers[label], self.buffers[not label]
+        buffers = self.buffers
         sign, step = (1.0 if label else -1.0), self.learning_rate * self.cost
-        violated = np.empty(0, dtype=np.intp)
-        if len(other):
-            near = gaussian(other.rows, row[None], self.kernel_width)[:, 0]
-            gap = self._value(row[None])[0] - self._value(other.rows)
-            violated = np.flatnonzero(1 - sign * gap > 0)
-        for buffer in (same, other):
-            buffer.alpha *= 1 - self.learning_rate
-        if not len(other) or (not len(same) and not len(violated)):
+        others = buffers.places(not label)
+        near = buffers.near(columns, values)
+        gap = near @ buffers.alpha - buffers.kernel[others] @ buffers.alpha
+        violated = others[1 - sign * gap > 0]
+        buffers.alpha *= 1 - self.learning_rate
+        if not len(others) or (not buffers.inserted[label] and not len(violated)):
             alpha = step * sign
         else:
             if len(violated) > self.neighbours:
                 violated = violated[np.argsort(-near[violated], kind="stable")[: self.neighbours]]
             alpha = step * sign * len(violated)
-            other.alpha[violated] -= sign * step
+            buffers.alpha[violated] -= sign * step
         if alpha != 0:
-            same.insert(row, alpha, self.kernel_width)
-
-    def _value(self, rows: FloatArray) -> FloatArray:
-        value: FloatArray = np.zeros(len(rows))
-        for buffer in self.buffers.values():
-            if len(buffer):
-                value += gaussian(rows, buffer.rows, self.kernel_width) @ buffer.alpha
-        return value
+            buffers.insert(columns, values, near, label, alpha)
 
     def score(self, x: Matrix) -> FloatArray:
         """``f(x)``, some rows at a time."""
-        parts = [self._value(dense_rows(x, slice(start, start + 1024))) for start in range(0, x.shape[0], 1024)]
+        parts = [self.buffers.values(x[start : start + 1024]) for start in range(0, x.shape[0], 1024)]
         return np.concatenate(parts) if parts else np.empty(0)
-
-
-def gaussian(x: FloatArray, y: FloatArray, width: float) -> FloatArray:
-    """``exp(−‖x_i − y_j‖²/2σ²)``."""
-    kernel: FloatArray = np.exp(-np.maximum(squared_distances(x, y), 0.0) / (2 * width**2))
-    return kernel

@@ -44,7 +44,7 @@ class _Sketch:
     """The same with ``Σ x xᵀ`` replaced by ``Z Zᵀ``, ``Z = Σ x aᵀ`` with random a of few entries."""
 
     mean: FloatArray
-    z: FloatArray
+    z: npt.NDArray[np.float32]
     generator: np.random.Generator
     average: FloatArray
     count: int = 0
@@ -59,7 +59,7 @@ class _Sketch:
 
     def spread(self, w: FloatArray) -> FloatArray:
         """``Γ̂ w = Z(Zᵀw)/T − c(ĥ·ĥ)(c·w)``."""
-        spread: FloatArray = self.z @ (self.z.T @ w) / self.count
+        spread: FloatArray = (self.z @ (w.astype(np.float32) @ self.z)).astype(np.float64) / self.count
         return spread - self.mean * float(self.average @ self.average) * float(self.mean @ w)
 
 
@@ -92,7 +92,7 @@ class OPAUC:
         def statistics() -> _Class | _Sketch:
             if not rank:
                 return _Class(np.zeros(width), np.zeros((width, width)))
-            return _Sketch(np.zeros(width), np.zeros((width, rank)), generator, np.zeros(rank))
+            return _Sketch(np.zeros(width), np.zeros((width, rank), dtype=np.float32), generator, np.zeros(rank))
 
         classes = {True: statistics(), False: statistics()}
         w = np.zeros(width)

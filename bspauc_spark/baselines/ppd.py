@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from bspauc_spark.baselines.rows import FloatArray, Matrix, dense_rows, labels
-from bspauc_spark.workers.networks import NetworkSpec, ScoringNetwork
+from bspauc_spark.baselines.rows import BoolArray, FloatArray, IntArray, Matrix, as_rows, labels
+from bspauc_spark.workers.networks import NetworkSpec, ScoringNetwork, score_rows
+from bspauc_spark.workers.rows import Batch, Rows
 
 _STAGE_FACTOR = 3
 
@@ -71,7 +72,8 @@ class PPD:
 
     def fit(self, x: Matrix, y: npt.ArrayLike) -> PPD:
         """Stages of descent in (θ, a, b) and ascent in α; each starts from the average of the one before."""
-        positive = labels(y)
+        rows, positive = as_rows(x), labels(y)
+        members = [np.flatnonzero(positive == kind) for kind in (True, False)]
         draws = np.random.default_rng(self.seed)
         spec = NetworkSpec("mlp" if self.hidden_layers else "linear", x.shape[1], self.hidden_layers)
         network = spec.build(torch.Generator().manual_seed(self.seed))
@@ -86,9 +88,9 @@ class PPD:
             anchor = [z.detach().clone() for z in primal]
             average = [torch.zeros_like(z) for z in primal]
             for _ in range(length):
-                rows, of_class = self._batch(x, positive, draws)
+                batch, of_class = self._batch(rows, positive, members, draws)
                 seen, seen_positive = seen + len(of_class), seen_positive + int(of_class.sum())
-                h = network(rows).sigmoid()
+                h = network(batch).sigmoid()
                 loss = min_max_loss(h, of_class, a, b, alpha, seen_positive / seen, self.released)
                 *slopes, rise = torch.autograd.grad(loss, [*primal, alpha])
                 with torch.no_grad():
@@ -99,38 +101,35 @@ class PPD:
             with torch.no_grad():
                 for z, mean in zip(primal, average, strict=True):
                     z.copy_(mean)
-                alpha.copy_(self._best_alpha(network, x, positive, draws, _STAGE_FACTOR**stage))
+                batches = (self._batch(rows, positive, members, draws) for _ in range(_STAGE_FACTOR**stage))
+                alpha.copy_(_best_alpha(network, batches))
             done, stage = done + length, stage + 1
         self._network = network
         return self
 
-    def _batch(self, x: Matrix, positive: Any, draws: np.random.Generator) -> tuple[Tensor, Tensor]:
+    def _batch(
+        self, rows: Rows, positive: BoolArray, members: list[IntArray], draws: np.random.Generator
+    ) -> tuple[Batch, Tensor]:
         if self.stratified:
-            half = self.batch_size // 2
-            index = np.concatenate([draws.choice(np.flatnonzero(positive == kind), half) for kind in (True, False)])
+            index = np.concatenate([draws.choice(kind, self.batch_size // 2) for kind in members])
         else:
             index = draws.integers(0, len(positive), self.batch_size)
-        return torch.from_numpy(dense_rows(x, index).astype(np.float32)), torch.from_numpy(positive[index])
+        return rows.take(index), torch.from_numpy(positive[index])
 
-    def _best_alpha(
-        self, network: ScoringNetwork, x: Matrix, positive: Any, draws: np.random.Generator, batches: int
-    ) -> Tensor:
-        """Mean score of negatives less that of positives, over fresh batches; 0 where a class was not met."""
-        found: dict[bool, list[Tensor]] = {True: [], False: []}
-        for _ in range(batches):
-            rows, of_class = self._batch(x, positive, draws)
-            h = network(rows).sigmoid()
-            for kind, scores in found.items():
-                scores.append(h[of_class == kind])
-        joined = {kind: torch.cat(scores) for kind, scores in found.items()}
-        if not len(joined[True]) or not len(joined[False]):
-            return torch.zeros(())
-        return joined[False].mean() - joined[True].mean()
-
-    @torch.no_grad()
     def score(self, x: Matrix) -> FloatArray:
         """The network's output before the sigmoid, some rows at a time."""
         assert self._network is not None, "call fit first"
-        blocks = [dense_rows(x, slice(start, start + 1024)) for start in range(0, x.shape[0], 1024)]
-        parts = [self._network(torch.from_numpy(block.astype(np.float32))).double().numpy() for block in blocks]
-        return np.concatenate(parts) if parts else np.empty(0)
+        return score_rows(self._network, as_rows(x)).astype(np.float64)
+
+
+def _best_alpha(network: ScoringNetwork, batches: Iterable[tuple[Batch, Tensor]]) -> Tensor:
+    """Mean score of negatives less that of positives; 0 where a class was not met."""
+    found: dict[bool, list[Tensor]] = {True: [], False: []}
+    for rows, of_class in batches:
+        h = network(rows).sigmoid()
+        for kind, scores in found.items():
+            scores.append(h[of_class == kind])
+    joined = {kind: torch.cat(scores) for kind, scores in found.items()}
+    if not len(joined[True]) or not len(joined[False]):
+        return torch.zeros(())
+    return joined[False].mean() - joined[True].mean()

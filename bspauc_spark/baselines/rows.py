@@ -1,4 +1,4 @@
-"""Rows one at a time, from an array or a scipy CSR matrix."""
+"""Rows of an array or of a scipy CSR matrix, in the shapes that learners take them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+from bspauc_spark.workers.rows import DenseRows, Rows, SparseRows
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 IntArray: TypeAlias = npt.NDArray[np.intp]
@@ -32,6 +34,22 @@ def dense_rows(x: Matrix, index: IntArray | slice) -> FloatArray:
     rows = x[index]
     table: FloatArray = np.asarray(rows.toarray() if is_sparse(x) else rows, dtype=np.float64)
     return table
+
+
+def one_row(x: Matrix, i: int) -> tuple[IntArray | slice, FloatArray]:
+    """Row ``i`` as columns and the values there; columns that are not named hold 0."""
+    if not is_sparse(x):
+        return slice(None), np.asarray(x[i], dtype=np.float64)
+    own = slice(x.indptr[i], x.indptr[i + 1])
+    return x.indices[own], x.data[own].astype(np.float64)
+
+
+def as_rows(x: Matrix) -> Rows:
+    """The rows as a network takes them."""
+    if is_sparse(x):
+        part = (x.indptr.astype(np.int64), x.indices.astype(np.int32), x.data.astype(np.float32))
+        return SparseRows([part], x.shape[1])
+    return DenseRows([np.asarray(x, dtype=np.float32)], x.shape[1])
 
 
 def dot(x: Matrix, w: npt.NDArray[Any]) -> FloatArray:

@@ -9,7 +9,7 @@ from scipy import optimize, sparse
 from sklearn.metrics import roc_auc_score
 
 from bspauc_spark.baselines import KOIL, OPAUC, PPD
-from bspauc_spark.baselines.koil import gaussian
+from bspauc_spark.baselines.koil import Buffers
 from bspauc_spark.baselines.opauc import Moments, opauc_limit
 from bspauc_spark.baselines.ppd import min_max_loss
 from bspauc_spark.launch import one_thread
@@ -90,54 +90,60 @@ def test_opauc_comes_near_its_limit() -> None:
 def test_koil_follows_its_published_updates_on_a_hand_made_stream() -> None:
     """η = 0.5, C = 1, one neighbour, two rows a class, σ so small that different rows have nothing in common."""
     koil = KOIL(0.5, 1.0, kernel_width=0.01, neighbours=1, buffer_size=2)
-    koil.fit(np.array([[0.0], [1.0]]), [True, False])
-    koil.buffers = {kind: type(koil.buffers[kind])(2, 1) for kind in (True, False)}
+    koil.buffers = Buffers(2, 1, 0.01)
+
+    def learn(value: float, label: bool) -> None:
+        koil.learn(slice(None), np.array([value]), label)
 
     def state() -> dict[str, list[float]]:
-        return {"+": koil.buffers[True].alpha.tolist(), "-": koil.buffers[False].alpha.tolist()}
+        return {sign: koil.buffers.alpha[koil.buffers.places(sign == "+")].tolist() for sign in "+-"}
 
-    koil.learn(np.array([0.0]), True)  # no negatives yet: α = ηCy
+    learn(0.0, True)  # no negatives yet: α = ηCy
     assert state() == {"+": [0.5], "-": []}
-    koil.learn(np.array([1.0]), False)  # 1 + f(1) − f(0) = 0.5 > 0: decay, then one violated positive
+    learn(1.0, False)  # 1 + f(1) − f(0) = 0.5 > 0: decay, then one violated positive
     assert state() == {"+": [0.25 + 0.5], "-": [-0.5]}
-    koil.learn(np.array([2.0]), True)  # f(2) = 0, f(1) = −0.5: 1 − 0.5 > 0
+    learn(2.0, True)  # f(2) = 0, f(1) = −0.5: 1 − 0.5 > 0
     assert state() == {"+": [0.375, 0.5], "-": [-0.25 - 0.5]}
-    koil.learn(np.array([2.0]), True)  # f(2) = 0.5, f(1) = −0.75: 1 − 1.25 < 0, nothing to learn but the decay
+    learn(2.0, True)  # f(2) = 0.5, f(1) = −0.75: 1 − 1.25 < 0, nothing to learn but the decay
     assert state() == {"+": [0.1875, 0.25], "-": [-0.375]}
-    koil.learn(np.array([3.0]), True)  # full: 0 is dropped, its α goes to the row most like it, the first of equals
+    learn(3.0, True)  # full: 0 is dropped, its α goes to the row most like it, the first of equals
     dropped = 0.09375
     assert state() == {"+": [0.125 + dropped, 0.5], "-": [-0.1875 - 0.5]}
-    assert koil.buffers[True].rows.ravel().tolist() == [2.0, 3.0]
+    assert koil.buffers.rows[koil.buffers.places(True)].ravel().tolist() == [2.0, 3.0]
 
 
 def test_koil_updates_only_the_most_similar_violated_rows() -> None:
     koil = KOIL(0.1, 2.0, kernel_width=1.0, neighbours=2)
-    koil.fit(np.array([[0.0], [9.0]]), [True, False])
-    koil.buffers[True].alpha[:], koil.buffers[True].rows = 0.0, np.array([[0.0]])
-    koil.buffers[True].rows, koil.buffers[True].alpha = np.array([[0.0], [1.0], [5.0]]), np.zeros(3)
-    koil.buffers[False].rows, koil.buffers[False].alpha = np.empty((0, 1)), np.empty(0)
-    koil.learn(np.array([1.5]), False)
-    np.testing.assert_allclose(koil.buffers[True].alpha, [0.2, 0.2, 0.0])
-    np.testing.assert_allclose(koil.buffers[False].alpha, [-0.4])
+    koil.buffers = buffers = Buffers(100, 1, 1.0)
+    for value in (0.0, 1.0, 5.0):
+        row = np.array([value])
+        buffers.insert(slice(None), row, buffers.near(slice(None), row), True, 0.0)
+    koil.learn(slice(None), np.array([1.5]), False)
+    np.testing.assert_allclose(buffers.alpha[buffers.places(True)], [0.2, 0.2, 0.0])
+    np.testing.assert_allclose(buffers.alpha[buffers.places(False)], [-0.4])
 
 
 def test_koil_scores_are_kernel_sums_and_learn_a_ring() -> None:
     x, y = ring()
     koil = KOIL(0.01, 1.0, kernel_width=0.7).fit(x, y)
-    assert all(len(buffer) == 100 for buffer in koil.buffers.values())
+    buffers = koil.buffers
+    assert all(len(buffers.places(label)) == 100 for label in (True, False))
     wanted = sum(
         alpha * np.exp(-np.square(x[:50] - row).sum(axis=1) / (2 * 0.7**2))
-        for buffer in koil.buffers.values()
-        for row, alpha in zip(buffer.rows, buffer.alpha, strict=True)
+        for row, alpha in zip(buffers.rows, buffers.alpha, strict=True)
     )
     np.testing.assert_allclose(koil.score(x)[:50], wanted, atol=1e-10)
     assert roc_auc_score(y, koil.score(x)) > 0.9
     np.testing.assert_allclose(koil.score(sparse.csr_matrix(x)), koil.score(x))
+    of_sparse = KOIL(0.01, 1.0, kernel_width=0.7).fit(sparse.csr_matrix(x), y)
+    np.testing.assert_allclose(of_sparse.score(x), koil.score(x), atol=1e-9)
 
 
-def test_the_kernel_of_a_row_with_itself_is_one() -> None:
-    x, _ = data(10)
-    np.testing.assert_allclose(np.diag(gaussian(x, x, 0.3)), 1.0)
+def test_the_kernel_that_koil_keeps_is_the_kernel_of_its_rows() -> None:
+    x, y = ring(600)
+    buffers = KOIL(0.01, 1.0, kernel_width=0.7).fit(x, y).buffers
+    squares = np.square(buffers.rows[:, None] - buffers.rows[None]).sum(axis=2)
+    np.testing.assert_allclose(buffers.kernel, np.exp(-squares / (2 * 0.7**2)), atol=1e-12)
 
 
 def test_the_min_max_objective_is_the_square_loss_over_all_pairs() -> None:

@@ -1,0 +1,70 @@
+"""The twin that users would pick: the same network, trained on single rows by cross entropy."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from bspauc_spark.baselines.rows import FloatArray, Matrix, as_rows, labels
+from bspauc_spark.workers.networks import NetworkSpec, ScoringNetwork, score_rows
+
+
+class CrossEntropy:
+    """A network of fully connected layers under binary cross entropy, with AdamW and a moving average of θ.
+
+    Parameters
+    ----------
+    hidden_layers
+        Widths of the hidden layers.
+    learning_rate, decay
+        Those of AdamW.
+    steps, batch_size
+        Steps, and rows a step, drawn uniformly from all rows.
+    averaging
+        Decay of the moving average, which scores.
+    seed
+        Seed of θ and of the draws.
+    """
+
+    def __init__(
+        self,
+        hidden_layers: tuple[int, ...] = (64,) * 7,
+        learning_rate: float = 3e-3,
+        decay: float = 0.3,
+        steps: int = 660,
+        batch_size: int = 512,
+        averaging: float = 0.99,
+        seed: int = 0,
+    ) -> None:
+        self.hidden_layers, self.learning_rate, self.decay = hidden_layers, learning_rate, decay
+        self.steps, self.batch_size, self.averaging, self.seed = steps, batch_size, averaging, seed
+        self._average: ScoringNetwork | None = None
+
+    def fit(self, x: Matrix, y: npt.ArrayLike) -> CrossEntropy:
+        """Train on batches of rows."""
+        rows, target = as_rows(x), torch.from_numpy(labels(y).astype(np.float32))
+        spec = NetworkSpec("mlp" if self.hidden_layers else "linear", x.shape[1], self.hidden_layers)
+        network = spec.build(torch.Generator().manual_seed(self.seed))
+        average = copy.deepcopy(network)
+        optimizer = torch.optim.AdamW(network.parameters(), lr=self.learning_rate, weight_decay=self.decay, fused=True)
+        draws = np.random.default_rng(self.seed)
+        for step in range(1, self.steps + 1):
+            index = draws.integers(0, len(target), self.batch_size)
+            loss = nn.functional.binary_cross_entropy_with_logits(network(rows.take(index)), target[index])
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            with torch.no_grad():
+                decay = min(self.averaging, (1 + step) / (10 + step))
+                torch._foreach_lerp_(list(average.parameters()), list(network.parameters()), 1 - decay)
+        self._average = average
+        return self
+
+    def score(self, x: Matrix) -> FloatArray:
+        """The logit of each row."""
+        assert self._average is not None, "call fit first"
+        return score_rows(self._average, as_rows(x)).astype(np.float64)

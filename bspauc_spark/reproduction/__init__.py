@@ -1,0 +1,1 @@
+"""The paper's experiments: what ``jobs/reproduce.py`` runs."""

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bspauc_spark.distances import squared_distances
+from bspauc_spark.workers.rows import ranges
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -128,7 +129,7 @@ def poison(
     parts = []
     for first in range(0, count, _ATTACKED_TOGETHER):
         some = slice(first, first + _ATTACKED_TOGETHER)
-        sign = np.where(claimed[some], 1.0, -1.0)[:, None]
+        sign = np.where(claimed[some], 1.0, -1.0)
         parts.append(_ascend(x[start[some]], pull, -sign, steps, reach, bounds))
     return _stacked(parts, x), claimed
 
@@ -141,17 +142,35 @@ def _ascend(
     reach: float,
     bounds: tuple[float, float],
 ) -> Any:
-    """Rows after ``steps`` steps along ``sign * pull(rows)``, each ``reach`` long a movable feature."""
-    sparse = _is_sparse(rows)
-    movable = rows.toarray() != 0 if sparse else np.ones(rows.shape, dtype=bool)
-    width = np.sqrt(movable.sum(axis=1, keepdims=True))
+    """Rows after ``steps`` steps along ``sign * pull(rows)``, each ``reach`` long a feature that can move."""
+    if not _is_sparse(rows):
+        for _ in range(steps):
+            uphill = sign[:, None] * pull(rows)
+            length = np.maximum(np.linalg.norm(uphill, axis=1, keepdims=True), 1e-300)
+            rows = np.clip(rows + reach * np.sqrt(rows.shape[1]) * uphill / length, *bounds)
+        return rows
+    rows = rows.astype(np.float64)
+    owner, counts = _owners(rows), np.diff(rows.indptr)
     for _ in range(steps):
-        uphill = np.where(movable, sign * pull(rows), 0.0)
-        length = np.maximum(np.linalg.norm(uphill, axis=1, keepdims=True), 1e-300)
-        table = rows.toarray() if sparse else rows
-        moved = np.clip(table + reach * width * uphill / length, *bounds)
-        rows = type(rows)(moved) if sparse else moved
+        uphill = sign[owner] * pull(rows)
+        length = np.maximum(np.sqrt(np.bincount(owner, np.square(uphill), len(counts))), 1e-300)
+        rows.data = np.clip(rows.data + reach * (np.sqrt(counts) / length)[owner] * uphill, *bounds)
     return rows
+
+
+def _owners(rows: Any) -> npt.NDArray[np.intp]:
+    """The row of each stored value."""
+    return np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
+
+
+def _products_at(weights: FloatArray, x: Any, rows: Any) -> FloatArray:
+    """``weights @ x`` where ``rows`` store a value: the whole product would be dense."""
+    columns = x.tocsc()
+    starts, counts = columns.indptr[rows.indices], np.diff(columns.indptr)[rows.indices]
+    stored = ranges(starts, counts)
+    owner = np.repeat(np.arange(len(counts)), counts)
+    products = weights[_owners(rows)[owner], columns.indices[stored]] * columns.data[stored]
+    return np.bincount(owner, products, len(counts)).astype(np.float64)
 
 
 def _stacked(parts: list[Any], like: Any) -> Any:
@@ -204,6 +223,8 @@ class Attacked:
     def pull(self, held: Any, is_positive: BoolArray) -> Callable[[Any], FloatArray]:
         """The slope's part that does not depend on an attack row's label, as a function of attack rows.
 
+        Of a scipy CSR matrix it gives the slopes in the stored values.
+
         Equation 10 there: ``−Σ_k (M_k ∂Q_sc/∂x_c + ∂Q_kc/∂x_c)`` over held-out rows k with a loss, where s are the rows
         on the margin and ``M_k = −(Q_ks(ζ Q_ss⁻¹ − υυᵀ) + y_k υᵀ)/ζ``.
         """
@@ -223,11 +244,14 @@ class Attacked:
         return lambda rows: self._towards(rows, s, weights) + self._towards(rows, k, y_k)
 
     def _towards(self, rows: Any, x: Any, weights: FloatArray) -> FloatArray:
-        """``Σ_j w_j ∂k(x_j, x_c)/∂x_c`` for each row c."""
+        """``Σ_j w_j ∂k(x_j, x_c)/∂x_c`` for each row c, of sparse rows in their stored values."""
         weighted = self._kernel(rows, x) * weights
-        table = rows.toarray() if _is_sparse(rows) else rows
-        towards: FloatArray = 2 * self.gamma * (weighted @ x - weighted.sum(axis=1, keepdims=True) * table)
-        return towards
+        total = weighted.sum(axis=1)
+        if _is_sparse(rows):
+            towards: FloatArray = _products_at(weighted, x, rows) - total[_owners(rows)] * rows.data
+        else:
+            towards = weighted @ x - total[:, None] * rows
+        return 2 * self.gamma * towards
 
     def _kernel(self, a: Any, b: Any) -> FloatArray:
         kernel: FloatArray = np.exp(-self.gamma * np.maximum(squared_distances(a, b), 0.0))

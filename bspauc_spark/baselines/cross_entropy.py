@@ -11,6 +11,7 @@ from torch import nn
 
 from bspauc_spark.baselines.rows import FloatArray, Matrix, as_rows, labels
 from bspauc_spark.workers.networks import NetworkSpec, ScoringNetwork, score_rows
+from bspauc_spark.workers.worker import adam_epsilon
 
 
 class CrossEntropy:
@@ -50,7 +51,9 @@ class CrossEntropy:
         spec = NetworkSpec("mlp" if self.hidden_layers else "linear", x.shape[1], self.hidden_layers)
         network = spec.build(torch.Generator().manual_seed(self.seed))
         average = copy.deepcopy(network)
-        optimizer = torch.optim.AdamW(network.parameters(), lr=self.learning_rate, weight_decay=self.decay, fused=True)
+        rate, decay = self.learning_rate, self.decay
+        epsilon = adam_epsilon(spec)
+        optimizer = torch.optim.AdamW(network.parameters(), rate, weight_decay=decay, eps=epsilon, fused=True)
         draws = np.random.default_rng(self.seed)
         for step in range(1, self.steps + 1):
             index = draws.integers(0, len(target), self.batch_size)
@@ -59,8 +62,8 @@ class CrossEntropy:
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             with torch.no_grad():
-                decay = min(self.averaging, (1 + step) / (10 + step))
-                torch._foreach_lerp_(list(average.parameters()), list(network.parameters()), 1 - decay)
+                kept = min(self.averaging, (1 + step) / (10 + step))
+                torch._foreach_lerp_(list(average.parameters()), list(network.parameters()), 1 - kept)
         self._average = average
         return self
 

@@ -169,8 +169,8 @@ class SparseRows(Rows):
         values: FloatArray = np.empty(offsets[-1], dtype=np.float32)
         for number, places, rows in split:
             pointers, part_indices, part_values = self.parts[number]
-            source = _ranges(pointers[rows], lengths[places])
-            target = _ranges(offsets[places], lengths[places])
+            source = ranges(pointers[rows], lengths[places])
+            target = ranges(offsets[places], lengths[places])
             indices[target] = part_indices[source]
             values[target] = part_values[source]
         return SparseBatch(
@@ -180,7 +180,7 @@ class SparseRows(Rows):
         )
 
 
-def _ranges(starts: IntArray, lengths: IntArray) -> IntArray:
+def ranges(starts: IntArray, lengths: IntArray) -> IntArray:
     """``[s₀, s₀ + 1, …, s₀ + l₀ − 1, s₁, …]``."""
     ends = np.cumsum(lengths)
     total = int(ends[-1]) if len(ends) else 0

@@ -28,6 +28,8 @@ IntArray: TypeAlias = npt.NDArray[np.int64]
 
 # Draws are made for this many steps at a time: enough to forget their cost, little enough to hold in memory.
 _STEPS_PER_DRAW = 64
+# With more features than this, some are rare.
+_WIDE = 1000
 
 
 @dataclass(frozen=True)
@@ -305,5 +307,15 @@ def _optimizer(network: ScoringNetwork, settings: TrainingSettings) -> torch.opt
     if settings.optimizer == "sgd":
         return torch.optim.SGD(parameters, lr=rate, weight_decay=tau)
     if settings.optimizer == "adam":
-        return torch.optim.Adam(parameters, lr=rate, weight_decay=tau, fused=True)
-    return torch.optim.AdamW(parameters, lr=rate, weight_decay=tau, fused=True)
+        return torch.optim.Adam(parameters, lr=rate, weight_decay=tau, eps=adam_epsilon(network.spec), fused=True)
+    return torch.optim.AdamW(parameters, lr=rate, weight_decay=tau, eps=adam_epsilon(network.spec), fused=True)
+
+
+def adam_epsilon(spec: NetworkSpec) -> float:
+    """What keeps Adam from moving every weight by the learning rate, however small its gradient.
+
+    The weights of rare features, which few rows share, would learn those rows by heart, wrong labels included, within a
+    few steps: on rcv1 with 30 % far flips torch's 1e-8 gives an AUC of 0.74 instead of 0.978. Narrow data have no such
+    features, and there the wide value would slow the first steps, whose gradients are small.
+    """
+    return 3e-4 if spec.kind != "kernel" and spec.num_features > _WIDE else 1e-4

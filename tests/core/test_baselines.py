@@ -8,7 +8,7 @@ import torch
 from scipy import optimize, sparse
 from sklearn.metrics import roc_auc_score
 
-from bspauc_spark.baselines import KOIL, OPAUC, PPD
+from bspauc_spark.baselines import KOIL, OPAUC, PPD, CrossEntropy
 from bspauc_spark.baselines.koil import Buffers
 from bspauc_spark.baselines.opauc import Moments, opauc_limit
 from bspauc_spark.baselines.ppd import min_max_loss
@@ -202,3 +202,27 @@ def test_ppd_learns(stratified: bool) -> None:
 def test_one_class_alone_is_refused(method: OPAUC | KOIL | PPD) -> None:
     with pytest.raises(ValueError, match="both classes"):
         method.fit(np.ones((3, 2)), [True, True, True])
+
+
+def test_the_twin_takes_the_steps_of_a_bare_torch_loop() -> None:
+    x, y = data(200)
+    rows, target = torch.from_numpy(x).float(), torch.from_numpy(y).float()
+    settings = {"learning_rate": 0.01, "decay": 0.1, "batch_size": 32, "averaging": 0.0, "seed": 7}
+    bare = CrossEntropy((8,), steps=0, **settings).fit(x, y)._average.to_sequential()
+    optimizer = torch.optim.AdamW(bare.parameters(), 0.01, weight_decay=0.1, eps=1e-4)
+    draws = np.random.default_rng(7)
+    for _ in range(20):
+        index = draws.integers(0, 200, 32)
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(bare(rows[index]), target[index])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    found = CrossEntropy((8,), steps=20, **settings).fit(x, y)
+    np.testing.assert_allclose(found.score(x), bare(rows).detach().numpy(), atol=1e-5)
+    np.testing.assert_allclose(found.score(sparse.csr_matrix(x)), found.score(x), atol=1e-5)
+
+
+def test_the_twin_learns() -> None:
+    x, y = data(1500)
+    with one_thread():
+        assert roc_auc_score(y, CrossEntropy((16,), 0.01, steps=200).fit(x, y).score(x)) > 0.95

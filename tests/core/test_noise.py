@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy import sparse
 from sklearn.linear_model import LogisticRegression
 
 from bspauc_spark.noise import Attacked, flip_labels, linear_margin, poison
@@ -129,3 +130,38 @@ def test_poison_is_the_same_for_the_same_seed_and_empty_for_proportion_0() -> No
     assert np.array_equal(one, again)
     assert not np.array_equal(one, other)
     assert poison(x, y, 0.0)[0].shape == (0, 3)
+
+
+def test_attack_rows_of_a_sparse_matrix_move_as_dense_ones_do_where_they_have_values() -> None:
+    x, y = blobs(400)
+    dense, claimed = poison(x, y, 0.3, seed=2)
+    of_sparse, also_claimed = poison(sparse.csr_matrix(x), y, 0.3, seed=2)
+    np.testing.assert_allclose(of_sparse.toarray(), dense, atol=1e-9)
+    assert np.array_equal(claimed, also_claimed)
+
+    x[np.random.default_rng(0).random(x.shape) < 0.5] = 0
+    table = sparse.csr_matrix(x)
+    rows, _ = poison(table, y, 0.3, seed=2)
+    start = np.random.default_rng(2).choice(400, 120, replace=False)
+    assert np.array_equal(rows.toarray() != 0, x[start] != 0)
+    assert np.abs(rows.toarray() - x[start]).max() > 0.05
+
+
+def test_sparse_slopes_are_the_dense_ones_at_the_stored_values() -> None:
+    x, y = blobs(80, seed=3)
+    x[np.random.default_rng(1).random(x.shape) < 0.4] = 0
+    held, y_held = blobs(50, seed=4)
+    attacked = Attacked.fit(x, y, gamma=1.0)
+    of_sparse = Attacked.fit(sparse.csr_matrix(x), y, gamma=1.0)
+    dense = attacked.pull(held, y_held)(x[:20])
+    found = of_sparse.pull(sparse.csr_matrix(held), y_held)(sparse.csr_matrix(x[:20]))
+    np.testing.assert_allclose(found, dense[x[:20] != 0], atol=1e-6 * np.abs(dense).max())
+
+
+def test_flips_of_a_sparse_matrix_are_far_from_the_same_hyperplane() -> None:
+    x, y = two_clouds()
+    x[np.abs(x) < 0.5] = 0
+    mask = flip_labels(sparse.csr_matrix(x), y, 0.3, 0.5)
+    distance = np.abs(linear_margin(x, y))
+    assert mask.sum() == 240
+    assert distance[mask].min() >= np.quantile(distance, 0.5) - 0.01

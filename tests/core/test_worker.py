@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import sparse
+from sklearn.metrics import roc_auc_score
 from torch import nn
 
 from bspauc_spark.errors import DivergedError
@@ -140,7 +141,8 @@ def test_several_steps_equal_a_bare_torch_loop(optimizer: str, rate: float, monk
     mean_loss = worker.train(selection, rate)
 
     kinds = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
-    bare = kinds[optimizer](plain.parameters(), lr=0.01 * rate, weight_decay=0.1)
+    epsilon = {} if optimizer == "sgd" else {"eps": 1e-4}
+    bare = kinds[optimizer](plain.parameters(), lr=0.01 * rate, weight_decay=0.1, **epsilon)
     x = {name: torch.from_numpy(a).double() for name, a in data().items()}
     losses = []
     assert len(steps) == 70
@@ -158,6 +160,27 @@ def test_several_steps_equal_a_bare_torch_loop(optimizer: str, rate: float, monk
     found = np.concatenate(list(worker.scores().values()))
     np.testing.assert_allclose(found - found.mean(), wanted - wanted.mean(), atol=2e-4)
     assert mean_loss == pytest.approx(np.mean(losses), rel=1e-4)
+
+
+def test_rare_features_of_wide_rows_are_not_learned_by_heart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One feature tells the truth, of which three labels in ten do not; every other feature names a row."""
+    rng = np.random.default_rng(0)
+    truth = rng.random(2000) < 0.5
+    label = truth ^ (rng.random(2000) < 0.3)
+    x = np.column_stack([np.where(truth, 0.3, -0.3), np.eye(2000)]).astype(np.float32)
+    arrays = {POSITIVES: x[label], NEGATIVES: x[~label]}
+
+    def clean_auc() -> float:
+        worker = make("mlp", arrays, optimizer="adamw", learning_rate=3e-3, batch_size=64, steps=100)
+        worker.train(EVERYTHING)
+        scores = worker.scores()
+        both = np.concatenate([scores[POSITIVES], scores[NEGATIVES]])
+        return float(roc_auc_score(np.concatenate([truth[label], truth[~label]]), both))
+
+    ours = clean_auc()
+    monkeypatch.setattr("bspauc_spark.workers.worker.adam_epsilon", lambda spec: 1e-8)
+    assert ours > 0.99
+    assert clean_auc() < 0.97
 
 
 def test_the_average_is_an_ema_with_a_short_memory_at_first(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ lint: setup
 	mypy
 
 test: lint
-	$(PYTHON) -m pytest
+	$(PYTHON) -m pytest --numprocesses 2 --dist loadfile
 
 format: setup
 	ruff check --fix .

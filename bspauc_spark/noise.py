@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from bspauc_spark.distances import squared_distances
-from bspauc_spark.workers.rows import ranges
+from bspauc_spark.arrays import ranges, squared_distances
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
 import json
 import os
 import sys
@@ -131,6 +132,8 @@ def _arguments() -> argparse.Namespace:
 
 def _cells(args: argparse.Namespace) -> list[Cell]:
     """The cells asked for; the error for a name or file that is not there comes before anything is run."""
+    if "xgboost" in args.methods and not args.figure and importlib.util.find_spec("xgboost") is None:
+        raise BSPAUCError("--methods xgboost needs its package: pip install 'bspauc_spark[reproduce]'.")
     every = tables.cells(args.table) if args.table else [Cell(name, "poison", 20) for name in tables.TABLE_3]
     names = args.datasets or list(dict.fromkeys(cell.dataset for cell in every))
     for name in names:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from bspauc_spark.arrays import norms
 from bspauc_spark.baselines.rows import FloatArray, IntArray, Matrix, dot, labels, one_row
-from bspauc_spark.distances import norms
 
 
 class Buffers:

@@ -95,8 +95,8 @@ class PPD:
                 *slopes, rise = torch.autograd.grad(loss, [*primal, alpha])
                 with torch.no_grad():
                     for z, slope, start, mean in zip(primal, slopes, anchor, average, strict=True):
-                        z -= rate * (slope + (z - start) / self.gamma)
-                        mean += z / length
+                        z.lerp_(start, rate / self.gamma).sub_(slope, alpha=rate)
+                        mean.add_(z, alpha=1 / length)
                     alpha += rate * rise
             with torch.no_grad():
                 for z, mean in zip(primal, average, strict=True):

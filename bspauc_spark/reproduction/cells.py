@@ -21,7 +21,7 @@ _POKER_ROWS = 1_000_000
 # Learning which cards make a full house takes many more steps than the other sets do.
 _LENGTHS = {"poker": 10}
 _HELD_FOR_TUNING = 0.2
-_MOST_TUNING_ROWS = 20_000
+_MOST_TUNING_ROWS = 10_000
 TUNING_PERCENT = 20
 
 

@@ -128,7 +128,7 @@ METHODS: dict[str, Method] = {
     "opauc": Method("OPAUC", _opauc, _grid(learning_rate=(2**-8, 2**-5, 2**-11), reg=(2**-6, 2**-10))),
     "bspauc": Method("BSPAUC", _bspauc(), _NETWORK),
     "dsam": Method("DSAM", _bspauc(selfPaced=False), _NETWORK),
-    "ppd": Method("PPD_SG", _ppd, _grid(learning_rate=(1.0, 0.3, 0.1), first_stage=(200, 1000))),
+    "ppd": Method("PPD_SG", _ppd, _grid(learning_rate=(1.0, 3.0, 0.3), first_stage=(1000, 200))),
     "bce": Method(
         "BCE twin", _cross_entropy, _grid(learning_rate=(3e-3, 1e-3), decay=(0.3, 1.0, 0.1)), of_the_paper=False
     ),

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from bspauc_spark.distances import squared_distances
+from bspauc_spark.arrays import squared_distances
 from bspauc_spark.workers.rows import Batch, Rows, SparseBatch, pad, to_device
 
 # The last bits of a score depend on the size of the block it was computed in, and ties with them. One size for

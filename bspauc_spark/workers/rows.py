@@ -15,6 +15,8 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
+from bspauc_spark.arrays import ranges
+
 FloatArray: TypeAlias = npt.NDArray[np.float32]
 IntArray: TypeAlias = npt.NDArray[np.int64]
 
@@ -178,15 +180,6 @@ class SparseRows(Rows):
             torch.from_numpy(values),
             torch.from_numpy(offsets[:-1].astype(np.int32)),
         )
-
-
-def ranges(starts: IntArray, lengths: IntArray) -> IntArray:
-    """``[s₀, s₀ + 1, …, s₀ + l₀ − 1, s₁, …]``."""
-    ends = np.cumsum(lengths)
-    total = int(ends[-1]) if len(ends) else 0
-    steps: IntArray = np.arange(total, dtype=np.int64)
-    shifts: IntArray = np.repeat(starts - (ends - lengths), lengths)
-    return steps + shifts
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ def runs(output: Path) -> list[dict[str, object]]:
 
 
 def test_a_table_is_tuned_run_printed_and_not_run_again(data_dir: Path, tmp_path: Path) -> None:
-    command = ["--table", "3", "--datasets", "skin_nonskin", "--methods", "opauc", "xgboost", "--noise", "flip-20"]
+    command = ["--table", "3", "--datasets", "skin_nonskin", "--methods", "opauc", "koil", "--noise", "flip-20"]
     command += ["--trials", "2", "--data-dir", str(data_dir), "--output", str(tmp_path / "out")]
     done = submit("reproduce.py", *command, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -40,12 +40,12 @@ def test_a_table_is_tuned_run_printed_and_not_run_again(data_dir: Path, tmp_path
     assert json.loads(done.stdout.splitlines()[-1])["failed"] == 0
     found = runs(tmp_path / "out")
     assert sorted((run["kind"], run["method"], run["trial"]) for run in found) == [
+        ("trial", "koil", 0),
+        ("trial", "koil", 1),
         ("trial", "opauc", 0),
         ("trial", "opauc", 1),
-        ("trial", "xgboost", 0),
-        ("trial", "xgboost", 1),
+        ("tuning", "koil", 0),
         ("tuning", "opauc", 0),
-        ("tuning", "xgboost", 0),
     ]
     tuned = {run["method"]: run for run in found if run["kind"] == "tuning"}
     for run in found:

@@ -1,4 +1,4 @@
-"""Distances between rows of arrays or of scipy CSR matrices."""
+"""Small functions on numpy arrays and scipy CSR matrices."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
+IntArray: TypeAlias = npt.NDArray[np.int64]
 
 
 def squared_distances(x: Any, y: Any) -> FloatArray:
@@ -22,3 +23,12 @@ def norms(x: Any) -> FloatArray:
     """``‖x_i‖²``."""
     squares: FloatArray = np.asarray((x.multiply(x) if hasattr(x, "multiply") else np.square(x)).sum(axis=1)).ravel()
     return squares.astype(np.float64)
+
+
+def ranges(starts: IntArray, lengths: IntArray) -> IntArray:
+    """``[s₀, s₀ + 1, …, s₀ + l₀ − 1, s₁, …]``."""
+    ends = np.cumsum(lengths)
+    total = int(ends[-1]) if len(ends) else 0
+    steps: IntArray = np.arange(total, dtype=np.int64)
+    shifts: IntArray = np.repeat(starts - (ends - lengths), lengths)
+    return steps + shifts

@@ -246,7 +246,7 @@ def test_a_multi_start_is_seldom_better(record_property):
         gain = end_value((1.0, 1.0)) - best
         better += gain > 1e-9
         gains.append(gain)
-    record_property("multi_start_better_share", better / 100)
+    record_property("multi_start_better_share", float(better / 100))
     record_property("multi_start_largest_gain", float(max(gains)))
     print(f"a multi-start was better in {better} of 100 problems, by at most {max(gains):.3g}")
     assert better <= 30

@@ -29,7 +29,8 @@ lint: setup
 	mypy
 
 test: lint
-	$(PYTHON) -m pytest --numprocesses 2 --dist loadfile
+	$(PYTHON) -m pytest --numprocesses 2 --dist loadfile -m 'not alone'
+	$(PYTHON) -m pytest -m alone
 
 format: setup
 	ruff check --fix .

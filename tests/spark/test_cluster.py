@@ -8,7 +8,11 @@ import socket
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.processes import Driver, assert_clean, descendants, executors
+
+pytestmark = pytest.mark.alone
 
 LONG = {"stepsPerRound": 20_000, "pretrainSteps": 1}
 # Rounds of a second or so, long enough to meet a worker in the middle of one.

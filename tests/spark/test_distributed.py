@@ -32,6 +32,8 @@ from tests.conftest import FAST
 from tests.processes import Driver, alive, assert_clean, descendants, launchers, ranks, wait_for
 
 # Rounds of a second or so, long enough to meet a worker in the middle of one.
+pytestmark = pytest.mark.alone
+
 SLOW = {**FAST, "stepsPerRound": 150}
 
 

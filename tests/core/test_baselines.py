@@ -209,7 +209,7 @@ def test_the_twin_takes_the_steps_of_a_bare_torch_loop() -> None:
     rows, target = torch.from_numpy(x).float(), torch.from_numpy(y).float()
     settings = {"learning_rate": 0.01, "decay": 0.1, "batch_size": 32, "averaging": 0.0, "seed": 7}
     bare = CrossEntropy((8,), steps=0, **settings).fit(x, y)._average.to_sequential()
-    optimizer = torch.optim.AdamW(bare.parameters(), 0.01, weight_decay=0.1, eps=1e-4)
+    optimizer = torch.optim.AdamW(bare.parameters(), 0.01, weight_decay=0.1)
     draws = np.random.default_rng(7)
     for _ in range(20):
         index = draws.integers(0, 200, 32)

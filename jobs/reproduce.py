@@ -132,8 +132,6 @@ def _arguments() -> argparse.Namespace:
 
 def _cells(args: argparse.Namespace) -> list[Cell]:
     """The cells asked for; the error for a name or file that is not there comes before anything is run."""
-    if "xgboost" in args.methods and not args.figure and importlib.util.find_spec("xgboost") is None:
-        raise BSPAUCError("--methods xgboost needs its package: pip install 'bspauc_spark[reproduce]'.")
     every = tables.cells(args.table) if args.table else [Cell(name, "poison", 20) for name in tables.TABLE_3]
     names = args.datasets or list(dict.fromkeys(cell.dataset for cell in every))
     for name in names:
@@ -147,6 +145,8 @@ def _cells(args: argparse.Namespace) -> list[Cell]:
         chosen = [cell for cell in chosen if {cell.noise, f"{cell.noise}-{cell.percent}"} & set(args.noise)]
         if not chosen:
             raise BSPAUCError(f"--noise {' '.join(args.noise)}: give flip, poison, or one of them as in flip-20.")
+    if args.table and "xgboost" in args.methods and importlib.util.find_spec("xgboost") is None:
+        raise BSPAUCError("--methods xgboost needs its package: pip install 'bspauc_spark[reproduce]'.")
     return chosen
 
 

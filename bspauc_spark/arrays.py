@@ -11,17 +11,31 @@ FloatArray: TypeAlias = npt.NDArray[np.float64]
 IntArray: TypeAlias = npt.NDArray[np.int64]
 
 
+def is_sparse(x: Any) -> bool:
+    """Whether ``x`` is a scipy matrix."""
+    return hasattr(x, "tocsr")
+
+
+def stacked(first: Any, *others: Any) -> Any:
+    """Rows of arrays or of CSR matrices one below the other, in the number type of the first."""
+    if not is_sparse(first):
+        return np.concatenate([first, *others]).astype(first.dtype, copy=False)
+    from scipy import sparse
+
+    return sparse.vstack([first, *others]).tocsr().astype(first.dtype)
+
+
 def squared_distances(x: Any, y: Any) -> FloatArray:
     """``‖x_i − y_j‖²``, by one matrix product; rounding may leave a distance just below 0."""
     products = x @ y.T
-    products = products.toarray() if hasattr(products, "toarray") else products
+    products = products.toarray() if is_sparse(products) else products
     squares: FloatArray = norms(x)[:, None] + norms(y)[None, :] - 2 * products
     return squares
 
 
 def norms(x: Any) -> FloatArray:
     """``‖x_i‖²``."""
-    squares: FloatArray = np.asarray((x.multiply(x) if hasattr(x, "multiply") else np.square(x)).sum(axis=1)).ravel()
+    squares: FloatArray = np.asarray((x.multiply(x) if is_sparse(x) else np.square(x)).sum(axis=1)).ravel()
     return squares.astype(np.float64)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bspauc_spark.arrays import is_sparse
 from bspauc_spark.errors import InvalidDataError
 
 _LIBSVM = "the LIBSVM data sets page (search: LIBSVM data classification)"
@@ -68,7 +69,7 @@ def files(name: str, data_dir: str | Path) -> list[Path]:
 
 def scale(x: Any) -> Any:
     """Each feature to [−1, 1]: by its range, or, sparse, by its largest magnitude, which leaves zeros alone."""
-    if hasattr(x, "tocsr"):
+    if is_sparse(x):
         from scipy import sparse
 
         largest = np.asarray(abs(x).max(axis=0).todense()).ravel()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from bspauc_spark.arrays import ranges, squared_distances
+from bspauc_spark.arrays import is_sparse, ranges, squared_distances, stacked
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -70,7 +70,7 @@ def linear_margin(features: Any, is_positive: BoolArray, ridge: float = 1.0) -> 
 
     By Newton steps; a scipy CSR matrix may have too many columns for them and is left to scikit-learn.
     """
-    if _is_sparse(features):
+    if is_sparse(features):
         from sklearn.linear_model import LogisticRegression
 
         regression = LogisticRegression(C=1 / ridge, max_iter=1000).fit(features, is_positive)
@@ -114,7 +114,7 @@ def poison(
     features, is_positive
         ``proportion`` times as many rows as were given, and the labels they claim.
     """
-    x = features if _is_sparse(features) else np.asarray(features, dtype=np.float64)
+    x = features if is_sparse(features) else np.asarray(features, dtype=np.float64)
     y = np.asarray(is_positive, dtype=bool)
     rng = np.random.default_rng(seed)
     count = round(proportion * len(y))
@@ -130,7 +130,7 @@ def poison(
         some = slice(first, first + _ATTACKED_TOGETHER)
         sign = np.where(claimed[some], 1.0, -1.0)
         parts.append(_ascend(x[start[some]], pull, -sign, steps, reach, bounds))
-    return _stacked(parts, x), claimed
+    return stacked(x[:0], *parts), claimed
 
 
 def _ascend(
@@ -142,7 +142,7 @@ def _ascend(
     bounds: tuple[float, float],
 ) -> Any:
     """Rows after ``steps`` steps along ``sign * pull(rows)``, each ``reach`` long a feature that can move."""
-    if not _is_sparse(rows):
+    if not is_sparse(rows):
         for _ in range(steps):
             uphill = sign[:, None] * pull(rows)
             length = np.maximum(np.linalg.norm(uphill, axis=1, keepdims=True), 1e-300)
@@ -172,20 +172,6 @@ def _products_at(weights: FloatArray, x: Any, rows: Any) -> FloatArray:
     return np.bincount(owner, products, len(counts)).astype(np.float64)
 
 
-def _stacked(parts: list[Any], like: Any) -> Any:
-    if not parts:
-        return like[:0]
-    if not _is_sparse(like):
-        return np.concatenate(parts)
-    from scipy import sparse
-
-    return sparse.vstack(parts).tocsr().astype(like.dtype)
-
-
-def _is_sparse(x: Any) -> bool:
-    return hasattr(x, "tocsr")
-
-
 @dataclass(frozen=True)
 class Attacked:
     """An SVM under attack: its rows, multipliers, offset, and the rows on its margin."""
@@ -202,11 +188,11 @@ class Attacked:
         """A Gaussian-kernel SVM; γ by default as scikit-learn scales it."""
         from sklearn.svm import SVC
 
-        spread = np.square(x.data).sum() / np.prod(x.shape) - x.mean() ** 2 if _is_sparse(x) else x.var()
+        spread = np.square(x.data).sum() / np.prod(x.shape) - x.mean() ** 2 if is_sparse(x) else x.var()
         width = 1.0 / max(x.shape[1] * spread, 1e-12) if gamma is None else gamma
         svm = SVC(C=cost, kernel="rbf", gamma=width, tol=1e-8).fit(x, is_positive)
         dual = np.zeros(x.shape[0])
-        of_support = svm.dual_coef_.toarray() if _is_sparse(x) else svm.dual_coef_
+        of_support = svm.dual_coef_.toarray() if is_sparse(x) else svm.dual_coef_
         dual[svm.support_] = np.abs(of_support[0])
         margin = np.flatnonzero((dual > 1e-6 * cost) & (dual < (1 - 1e-6) * cost))
         return cls(x, np.where(is_positive, 1.0, -1.0), dual, float(svm.intercept_[0]), width, margin)
@@ -215,13 +201,10 @@ class Attacked:
         """The SVM's score."""
         return self._kernel(x, self.x) @ (self.dual * self.sign) + self.offset
 
-    def slopes(self, rows: Any, claimed: BoolArray, held: Any, is_positive: BoolArray) -> FloatArray:
-        """How the hinge loss on ``held`` rows changes with each attack row, up to a positive factor a row."""
-        return -np.where(claimed, 1.0, -1.0)[:, None] * self.pull(held, is_positive)(rows)
-
     def pull(self, held: Any, is_positive: BoolArray) -> Callable[[Any], FloatArray]:
-        """The slope's part that does not depend on an attack row's label, as a function of attack rows.
+        """How the hinge loss on ``held`` rows changes with attack rows, as a function of them.
 
+        Up to a positive factor a row, and for rows that claim to be negative; the others' slopes have the other sign.
         Of a scipy CSR matrix it gives the slopes in the stored values.
 
         Equation 10 there: ``−Σ_k (M_k ∂Q_sc/∂x_c + ∂Q_kc/∂x_c)`` over held-out rows k with a loss, where s are the rows
@@ -246,7 +229,7 @@ class Attacked:
         """``Σ_j w_j ∂k(x_j, x_c)/∂x_c`` for each row c, of sparse rows in their stored values."""
         weighted = self._kernel(rows, x) * weights
         total = weighted.sum(axis=1)
-        if _is_sparse(rows):
+        if is_sparse(rows):
             towards: FloatArray = _products_at(weighted, x, rows) - total[_owners(rows)] * rows.data
         else:
             towards = weighted @ x - total[:, None] * rows

@@ -226,9 +226,7 @@ def _reason(error: Exception) -> str:
 def _write(args: argparse.Namespace, results: Results, wanted: list[Cell]) -> None:
     """Everything run so far as files; what was asked for also on the screen."""
     records = list(results.records.values())
-    frame = pd.json_normalize(records, sep="_")
-    frame["validation_aucs"] = frame.get("validation_aucs")
-    frame.to_parquet(args.output / "runs.parquet")
+    pd.json_normalize(records, sep="_").to_parquet(args.output / "runs.parquet")
     for number in (2, 3):
         summary = tables.summarise(_of_noise(records, args), tables.cells(number))
         if len(summary):

@@ -11,7 +11,7 @@ from torch import nn
 
 from bspauc_spark.baselines.rows import FloatArray, Matrix, as_rows, labels
 from bspauc_spark.workers.networks import NetworkSpec, ScoringNetwork, score_rows
-from bspauc_spark.workers.worker import adam_epsilon
+from bspauc_spark.workers.worker import adam_epsilon, move_average
 
 
 class CrossEntropy:
@@ -61,9 +61,7 @@ class CrossEntropy:
             optimizer.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
-            with torch.no_grad():
-                kept = min(self.averaging, (1 + step) / (10 + step))
-                torch._foreach_lerp_(list(average.parameters()), list(network.parameters()), 1 - kept)
+            move_average(average, network, self.averaging, step)
         self._average = average
         return self
 

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from bspauc_spark.arrays import is_sparse
 from bspauc_spark.workers.rows import DenseRows, Rows, SparseRows
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
@@ -22,11 +23,6 @@ def labels(y: npt.ArrayLike) -> BoolArray:
     if positive.all() or not positive.any():
         raise ValueError("AUC needs rows of both classes.")
     return positive
-
-
-def is_sparse(x: Matrix) -> bool:
-    """Whether ``x`` is a scipy matrix."""
-    return hasattr(x, "tocsr")
 
 
 def dense_rows(x: Matrix, index: IntArray | slice) -> FloatArray:

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from bspauc_spark import datasets, noise
-from bspauc_spark.baselines.rows import BoolArray, Matrix, is_sparse
+from bspauc_spark.arrays import stacked
+from bspauc_spark.baselines.rows import BoolArray, Matrix
 from bspauc_spark.errors import CollapseError, DivergedError
 from bspauc_spark.estimator import BSPAUCClassifier
 from bspauc_spark.reproduction.methods import METHODS, fit_arrays
@@ -143,13 +144,5 @@ def _part(cell: Cell, trial: int, far_quantile: float, data_dir: str) -> Part:
         y = y ^ noise.flip_labels(x, y, share, far_quantile, seed=trial)
     elif cell.noise == "poison":
         rows, claimed = noise.poison(x, y, share, seed=trial)
-        x, y = _joined(x, rows), np.concatenate([y, claimed])
+        x, y = stacked(x, rows), np.concatenate([y, claimed])
     return Part(x, y, test.x, test.y)
-
-
-def _joined(x: Matrix, more: Matrix) -> Matrix:
-    if is_sparse(x):
-        from scipy import sparse
-
-        return sparse.vstack([x, more]).tocsr()
-    return np.concatenate([x, np.asarray(more, dtype=x.dtype)])

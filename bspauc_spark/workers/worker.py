@@ -290,15 +290,22 @@ class Worker:
         both = (*self.network.parameters(), *self.average.parameters())
         self.group.align([*(parameter.detach() for parameter in both), *moments])
 
-    @torch.no_grad()
     def _update_average(self) -> None:
         self._steps_done += 1
         if self.average is self.network:
             return
-        # A shorter memory at first, so that the initial θ does not linger in the average.
-        decay = min(self.settings.averaging, (1 + self._steps_done) / (10 + self._steps_done))
-        averages: list[Tensor] = list(self.average.parameters())
-        torch._foreach_lerp_(averages, list(self.network.parameters()), 1 - decay)
+        move_average(self.average, self.network, self.settings.averaging, self._steps_done)
+
+
+@torch.no_grad()
+def move_average(average: ScoringNetwork, network: ScoringNetwork, decay: float, steps: int) -> None:
+    """The moving average of θ after its ``steps``-th step.
+
+    Its memory is shorter at first, so that the initial θ does not linger in it.
+    """
+    decay = min(decay, (1 + steps) / (10 + steps))
+    averages: list[Tensor] = list(average.parameters())
+    torch._foreach_lerp_(averages, list(network.parameters()), 1 - decay)
 
 
 def _optimizer(network: ScoringNetwork, settings: TrainingSettings) -> torch.optim.Optimizer:

@@ -97,7 +97,7 @@ def test_the_attacks_slope_is_that_of_refitted_svms() -> None:
 
     attacked = svm(row)
     assert attacked.dual[-1] == pytest.approx(1.0, abs=1e-6), "choose a row whose multiplier is at its bound"
-    found = attacked.slopes(row[None], np.array([claimed]), held, y_held)[0]
+    found = attacked.pull(held, y_held)(row[None])[0]
     wanted = np.array(
         [
             (hinge_loss(svm(row + step), held, y_held) - hinge_loss(svm(row - step), held, y_held)) / 2e-4

@@ -10,12 +10,17 @@ from bspauc_spark.version import __version__
 
 if TYPE_CHECKING:
     from bspauc_spark.estimator import BSPAUCClassifier
+    from bspauc_spark.flavor import log_model
     from bspauc_spark.model import BSPAUCModel
 
-__all__ = ["BSPAUCClassifier", "BSPAUCError", "BSPAUCModel", "__version__"]
+__all__ = ["BSPAUCClassifier", "BSPAUCError", "BSPAUCModel", "__version__", "log_model"]
 
 # Found on first use, so that the workers and a saved model's scorer need no pyspark.
-_LAZY = {"BSPAUCClassifier": "bspauc_spark.estimator", "BSPAUCModel": "bspauc_spark.model"}
+_LAZY = {
+    "BSPAUCClassifier": "bspauc_spark.estimator",
+    "BSPAUCModel": "bspauc_spark.model",
+    "log_model": "bspauc_spark.flavor",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -303,6 +303,14 @@ class Accessors(BSPAUCParams):
         """Set ``useGpu``."""
         return self._set(useGpu=value)
 
+    def getTracking(self) -> str:
+        """Value of ``tracking``."""
+        return self.getOrDefault(self.tracking)
+
+    def setTracking(self, value: str) -> Self:
+        """Set ``tracking``."""
+        return self._set(tracking=value)
+
     def getVerbose(self) -> bool:
         """Value of ``verbose``."""
         return self.getOrDefault(self.verbose)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import datetime
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,14 +14,16 @@ from typing import Any
 import numpy as np
 from pyspark import keyword_only
 from pyspark.ml import Estimator
+from pyspark.ml.param import Param
 from pyspark.ml.util import DefaultParamsReadable, DefaultParamsWritable
 from pyspark.sql import DataFrame, SparkSession
 from tqdm.auto import tqdm
 
-from bspauc_spark import algorithm, preflight
+from bspauc_spark import algorithm, preflight, tracking
 from bspauc_spark.accessors import Accessors
 from bspauc_spark.calibration import fit_calibration
 from bspauc_spark.checkpoint import Checkpoints
+from bspauc_spark.diagnostics import Diagnostics
 from bspauc_spark.distributed import DistributedWorkers, Launch
 from bspauc_spark.errors import CollapseError, InvalidParamError
 from bspauc_spark.launch import InProcessWorkers, Workers, one_thread
@@ -104,9 +108,11 @@ class BSPAUCClassifier(
         stagingDir: str | None = None,
         checkpointDir: str | None = None,
         maxRestarts: int | None = None,
+        tracking: str | None = None,
         verbose: bool | None = None,
     ) -> None:
         super().__init__()
+        self._parent_run: str | None = None
         self._set_given(self._input_kwargs)
 
     @keyword_only
@@ -118,23 +124,48 @@ class BSPAUCClassifier(
         # None is what the signature shows for "unset"; as a value it would count as set.
         return self._set(**{name: value for name, value in params.items() if value is not None})
 
+    def copy(self, extra: Mapping[Param[Any], Any] | None = None) -> BSPAUCClassifier:
+        """A copy with ``extra`` Params; it remembers the active MLflow run.
+
+        CrossValidator copies in the caller's thread and fits in others, where MLflow knows of no active run.
+        """
+        copied = super().copy(dict(extra or {}))
+        copied._parent_run = tracking.active_run() or self._parent_run
+        return copied
+
     def _fit(self, dataset: DataFrame) -> BSPAUCModel:
         spark = dataset.sparkSession
         check_together(self)
         placement = self._place(spark)
+        about: dict[str, Any] = {"started": datetime.datetime.now().astimezone().isoformat(" ", "minutes")}
+        start = time.perf_counter()
         staged = stage(dataset, self._columns(), self._optional("stagingDir"))
         try:
             preflight.check_rows(staged.counts[POSITIVES] + staged.counts[NEGATIVES], placement)
             checkpoints = self._checkpoints(staged)
             spec = self._network(staged.shards.num_features, staged.shards.open)
-            with self._workers(spark, placement, staged, spec) as workers:
-                outcome = self._run(workers, checkpoints)
+            about |= self._about(placement, staged)
+            with tracking.run(self.getTracking(), self._parent_run, about) as run:
+                with self._workers(spark, placement, staged, spec) as workers:
+                    outcome = self._run(workers, checkpoints, run.log_round)
+                about["seconds"] = time.perf_counter() - start
+                model = self._finish(staged, spec, outcome, about)
+                run.log_summary(model.summary)
         finally:
             staged.remove()
-        model = self._finish(staged, spec, outcome)
         if checkpoints is not None:
             checkpoints.remove()
         return model
+
+    def _about(self, placement: Placement, staged: StagedData) -> dict[str, Any]:
+        """What is trained on what, for the report and for MLflow."""
+        params = {param.name: self.getOrDefault(param) for param in self.params if self.isDefined(param)}
+        return {
+            "params": params,
+            "data": {**staged.identity(), "sparse": staged.shards.sparse},
+            "workers": placement.processes,
+            "versions": tracking.versions(),
+        }
 
     def _place(self, spark: SparkSession) -> Placement:
         """Where the θ side runs; every error that can be known before the rows are staged."""
@@ -178,7 +209,9 @@ class BSPAUCClassifier(
             with one_thread():
                 yield InProcessWorkers(Worker(task.shards.open(), task.spec, settings))
 
-    def _run(self, workers: Workers, checkpoints: Checkpoints | None) -> algorithm.Outcome:
+    def _run(
+        self, workers: Workers, checkpoints: Checkpoints | None, log: Callable[[algorithm.Round], None]
+    ) -> algorithm.Outcome:
         """Algorithm 1 under a progress bar."""
         rounds = self.getRounds()
         with tqdm(total=rounds, desc="BSPAUC", unit="round", disable=not self.getVerbose()) as bar:
@@ -190,6 +223,7 @@ class BSPAUCClassifier(
                     + f", kept {row.positive_fraction:.0%} + {row.negative_fraction:.0%} −"
                 )
                 bar.update()
+                log(row)
 
             return algorithm.fit(
                 workers,
@@ -203,20 +237,29 @@ class BSPAUCClassifier(
                 checkpoints=checkpoints,
             )
 
-    def _finish(self, staged: StagedData, spec: NetworkSpec, outcome: algorithm.Outcome) -> BSPAUCModel:
+    def _finish(
+        self, staged: StagedData, spec: NetworkSpec, outcome: algorithm.Outcome, about: Mapping[str, Any]
+    ) -> BSPAUCModel:
         """The model of the best round: its θ, and what its scores say about labels."""
         assert outcome.scores is not None
         assert outcome.selection is not None
         pos, neg = outcome.scores.positive, outcome.scores.negative
         selection = _final_selection(outcome) if self.getSelfPaced() else outcome.selection
-        summary = TrainingSummary(tuple(outcome.history), outcome.best_round, dict(staged.counts))
+        calibration = fit_calibration(pos, neg)
+        summary = TrainingSummary(
+            rounds=tuple(outcome.history),
+            best_round=outcome.best_round,
+            counts=dict(staged.counts),
+            diagnostics=Diagnostics.of(outcome.scores, selection, calibration),
+            about=about,
+        )
         scorer = Scorer(
             spec=spec,
             sparse=staged.shards.sparse,
             weights=outcome.weights,
             threshold=balanced_threshold(pos, neg),
             negative_label=staged.negative_label,
-            calibration=fit_calibration(pos, neg),
+            calibration=calibration,
             selection=selection,
             curves=LossCurves.of(pos, neg, selection),
             summary=summary.to_dict(),

@@ -235,6 +235,12 @@ class BSPAUCParams(BSPAUCModelParams, HasValidationIndicatorCol, HasSeed):
     maxRestarts: Param[int] = _integer(
         "maxRestarts", "how often lost workers are started again, from the last finished round", 0
     )
+    tracking: Param[str] = _choice(
+        "tracking",
+        "MLflow: 'auto' logs the fit to the active run, if there is one, 'on' to a run of its own, nested under an "
+        "active one",
+        ("auto", "on", "off"),
+    )
     verbose: Param[bool] = _flag("verbose", "show a progress bar over the rounds")
 
     def __init__(self, *args: Any) -> None:
@@ -268,6 +274,7 @@ DEFAULTS: dict[str, Any] = {
     "numProcesses": 0,
     "useGpu": False,
     "maxRestarts": 2,
+    "tracking": "auto",
     "verbose": True,
 }
 
@@ -275,7 +282,8 @@ DEFAULTS: dict[str, Any] = {
 # Params that say where a fit runs and what its output is called, not what it learns.
 _NOT_LEARNING = {
     *("featuresCol", "labelCol", "predictionCol", "rawPredictionCol", "probabilityCol", "validationIndicatorCol"),
-    *("numProcesses", "localMode", "useGpu", "stagingDir", "checkpointDir", "maxRestarts", "verbose", "threshold"),
+    *("numProcesses", "localMode", "useGpu", "stagingDir", "checkpointDir", "maxRestarts", "tracking", "verbose"),
+    "threshold",
 }
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from bspauc_spark.algorithm import Round
+from bspauc_spark.diagnostics import Diagnostics
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,6 +23,10 @@ class TrainingSummary:
     rounds: tuple[Round, ...]
     best_round: int
     counts: Mapping[str, int]
+    diagnostics: Diagnostics | None = None
+    """What the final scores look like."""
+    about: Mapping[str, Any] = field(default_factory=dict)
+    """Params, data and versions of the fit."""
 
     @property
     def history(self) -> pd.DataFrame:
@@ -33,12 +39,24 @@ class TrainingSummary:
 
         return plot_history(self.history, self.best_round)
 
+    def report(self, path: str | Path, audited: pd.DataFrame | None = None) -> Path:
+        """Write a page in HTML about the fit, whole in itself; its path.
+
+        ``audited`` are the first rows of ``model.audit(df).orderBy("suspicion", ascending=False)`` as pandas, to be
+        shown with all their columns; without them the page lists scores and labels only.
+        """
+        from bspauc_spark.report import write_report
+
+        return write_report(self, Path(path), audited)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON, which has no NaN."""
         return {
             "rounds": [{k: None if v != v else v for k, v in asdict(row).items()} for row in self.rounds],
             "best_round": self.best_round,
             "counts": dict(self.counts),
+            "diagnostics": self.diagnostics.to_dict() if self.diagnostics else None,
+            "about": dict(self.about),
         }
 
     @classmethod
@@ -48,4 +66,6 @@ class TrainingSummary:
         known: list[dict[str, Any]] = [
             {name: float("nan") if value is None else value for name, value in row.items()} for row in rounds
         ]
-        return cls(tuple(Round(**row) for row in known), values["best_round"], values["counts"])
+        diagnostics = Diagnostics.from_dict(values["diagnostics"]) if values.get("diagnostics") else None
+        about = values.get("about", {})
+        return cls(tuple(Round(**row) for row in known), values["best_round"], values["counts"], diagnostics, about)

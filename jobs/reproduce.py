@@ -5,7 +5,7 @@
 
 Each trial of each method on each data set is one Spark task. Finished ones are kept in --output (runs.jsonl) and not
 run again, so an interrupted job goes on where it was. At the end --output also holds runs.parquet, table2.md,
-table3.md, figure3.png and figure4.png of all that has been run so far.
+table3.md and the figures as PNG, of all that has been run so far.
 
 Settings are chosen once for each data set, kind of noise and method, among six candidates each, by the AUC on a fifth
 of the training rows of the first split (20 % noise, labels as noisy as the rest); test rows are used for nothing but
@@ -40,8 +40,10 @@ from bspauc_spark.reproduction import tables
 from bspauc_spark.reproduction.cells import TUNING_PERCENT, Cell, Task, run
 from bspauc_spark.reproduction.methods import METHODS
 
-LAMBDAS = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4)
-RATIOS = (0.0, 0.5, 1.0, 2.0, 4.0)
+LAMBDAS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
+RATIOS = (0.0, 0.5, 1.0, 4.0)
+# The paper's figures have 20 % poison; ours does so little harm that leaving it out gains nothing (docs/results.md).
+FIGURE_NOISE = "flip-30"
 
 
 def main() -> int:
@@ -111,8 +113,8 @@ def _arguments() -> argparse.Namespace:
         "--noise",
         nargs="+",
         metavar="NOISE",
-        default=["flip", "poison"],
-        help="of Table 3: flip, poison, or one percentage of it, as in flip-20",
+        help="flip, poison, or one percentage of it, as in flip-20; default: both in Table 3, "
+        f"{FIGURE_NOISE} in the figures",
     )
     parser.add_argument("--trials", type=int, default=3)
     parser.add_argument(
@@ -126,13 +128,14 @@ def _arguments() -> argparse.Namespace:
     args = parser.parse_args()
     args.data_dir = args.data_dir.resolve()
     args.trials = 1 if args.quick else args.trials
+    args.noise = args.noise or ([FIGURE_NOISE] if args.figure else ["flip", "poison"])
     args.output = args.output or Path("reproduction-quick" if args.quick else "reproduction")
     return args
 
 
 def _cells(args: argparse.Namespace) -> list[Cell]:
     """The cells asked for; the error for a name or file that is not there comes before anything is run."""
-    every = tables.cells(args.table) if args.table else [Cell(name, "poison", 20) for name in tables.TABLE_3]
+    every = tables.cells(args.table or 3)
     names = args.datasets or list(dict.fromkeys(cell.dataset for cell in every))
     for name in names:
         if name not in {cell.dataset for cell in every}:
@@ -141,7 +144,7 @@ def _cells(args: argparse.Namespace) -> list[Cell]:
         if name != "poker":
             datasets.files(name, args.data_dir)
     chosen = [cell for cell in every if cell.dataset in names]
-    if args.table == 3:
+    if args.table != 2:
         chosen = [cell for cell in chosen if {cell.noise, f"{cell.noise}-{cell.percent}"} & set(args.noise)]
         if not chosen:
             raise BSPAUCError(f"--noise {' '.join(args.noise)}: give flip, poison, or one of them as in flip-20.")
@@ -154,7 +157,7 @@ def _run_all(context: SparkContext, args: argparse.Namespace, wanted: list[Cell]
     """Tuning first, then the trials, each under a progress bar; how many failed."""
     if args.figure:
         points = [
-            Task("point", cell, tables.OURS, trial, settings={"nu": nu, "lambda_max": largest})
+            Task("point", cell, tables.OURS, trial, args.far_quantile, {"nu": nu, "lambda_max": largest})
             for cell in wanted
             for trial in range(args.trials)
             for nu in RATIOS
@@ -236,13 +239,14 @@ def _write(args: argparse.Namespace, results: Results, wanted: list[Cell]) -> No
         if len(summary):
             print("\n" + tables.markdown(summary) + "\n" + tables.wins(summary))
     points = pd.DataFrame(
-        {**record["settings"], "dataset": record["cell"]["dataset"], "auc": record["auc"], "apd": record["apd"]}
-        for record in records
+        {**record["settings"], **record["cell"], "auc": record["auc"], "apd": record["apd"]}
+        for record in _of_noise(records, args)
         if record["kind"] == "point"
     )
-    if len(points):
+    for (kind, percent), found in points.groupby(["noise", "percent"]) if len(points) else ():
         for number, value, label in ((3, "auc", "test AUC"), (4, "apd", "APD")):
-            tables.plot(points, value, label).savefig(args.output / f"figure{number}.png", dpi=110)
+            figure = tables.plot(found, value, label)
+            figure.savefig(args.output / f"figure{number}-{kind}-{percent}.png", dpi=110)
 
 
 def _of_noise(records: list[dict[str, Any]], args: argparse.Namespace) -> list[dict[str, Any]]:

@@ -1,0 +1,63 @@
+"""Score a table with a saved model.
+
+    spark-submit --master 'local[*]' jobs/score.py --model fraud-model --input new.csv --output scored
+    spark-submit --master 'local[*]' jobs/score.py --model models:/fraud/1 --input new.parquet --output scored
+
+Adds score, probability (of a positive label) and prediction to the table's columns. The last line printed is JSON. Exit
+code 0, or 2 with one line that says what is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import Any
+
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+
+from pyspark.ml.functions import vector_to_array
+
+from bspauc_spark import cli
+
+
+def main() -> int:
+    """Load, score, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True, metavar="PATH", help="saved model: a path, models:/… or runs:/…")
+    cli.add_table_arguments(parser)
+    parser.add_argument("--output", required=True, metavar="PATH", help="where the scored table is written")
+    parser.add_argument(
+        "--output-format", choices=("parquet", "csv", "delta"), help="default: by the path, else parquet"
+    )
+    parser.add_argument("--overwrite", action="store_true")
+    args = parser.parse_args()
+    return cli.run(lambda: _score(args))
+
+
+def _score(args: argparse.Namespace) -> dict[str, Any]:
+    spark = cli.session("bspauc_spark score")
+    cli.check_absent(spark, args.output, "--output", args.overwrite)
+    model = cli.load_model(spark, args.model)
+    frame = cli.read_table(spark, args.input, args.format)
+    last, rows = cli.prepared(model, frame)
+    scored = last.copy()
+    for name, column in (("raw", scored.rawPredictionCol), ("p", scored.probabilityCol), ("y", scored.predictionCol)):
+        scored.set(column, f"bspauc__{name}")
+    outputs = {
+        "score": vector_to_array("bspauc__raw")[1],
+        "probability": vector_to_array("bspauc__p")[1],
+        "prediction": cli.quoted("bspauc__y"),
+    }
+    cli.check_free(frame, outputs)
+    kept = [cli.quoted(name) for name in cli.plain_columns(frame)]
+    table = scored.transform(rows).select(*kept, *(column.alias(name) for name, column in outputs.items()))
+    cli.write_table(table, args.output, args.output_format, args.overwrite)
+    written = cli.read_table(spark, args.output, cli.format_of(args.output, args.output_format))
+    positive = written.where(cli.quoted("prediction") == last.getPositiveLabel()).count()
+    return {"output": args.output, "rows": written.count(), "predicted_positive": positive}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,143 @@
+"""Train on a table: features from its columns, a BSPAUC model, a report; saved as a Spark ML pipeline.
+
+    spark-submit --master 'local[*]' jobs/train.py --input claims.csv --label fraud --output fraud-model
+    spark-submit --master 'local[*]' jobs/train.py --input claims.parquet --label status --positive bad \\
+        --exclude claim_id --validation 0.2 --param rounds=20 --output model --report report.html --mlflow
+
+Text columns are one-hot encoded, missing numbers filled with the median, all features scaled. The last line printed is
+JSON: where the model is, rows, AUC, kept shares. Exit code 0, or 2 with one line that says what is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+
+from pyspark.ml import Pipeline, PipelineModel
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+
+from bspauc_spark import BSPAUCClassifier, BSPAUCModel, cli
+
+LABEL, HELD = "bspauc__label", "bspauc__held"
+
+
+def main() -> int:
+    """Read, train, save, report."""
+    args = _arguments()
+    return cli.run(lambda: _train(args))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    cli.add_table_arguments(parser)
+    parser.add_argument("--label", required=True, metavar="COLUMN", help="column of the labels")
+    parser.add_argument("--positive", metavar="VALUE", help="the label that counts as positive; numbers: default 1")
+    parser.add_argument(
+        "--features",
+        nargs="+",
+        metavar="COLUMN",
+        help="columns to learn from, or one vector column; default: all others",
+    )
+    parser.add_argument("--exclude", nargs="+", default=[], metavar="COLUMN", help="columns to leave out, such as keys")
+    parser.add_argument("--impute", choices=("median", "mean", "error"), default="median", help="missing numbers")
+    parser.add_argument("--max-categories", type=int, default=1000, help="most different values of a text column")
+    parser.add_argument(
+        "--validation",
+        type=float,
+        default=0.0,
+        metavar="SHARE",
+        help="rows held back to choose the best round; equal rows stay together",
+    )
+    parser.add_argument(
+        "--param", action="append", default=[], metavar="NAME=VALUE", help="a Param of BSPAUCClassifier"
+    )
+    parser.add_argument(
+        "--params-file", type=Path, metavar="YAML", help="Params as a YAML mapping; --param goes before"
+    )
+    parser.add_argument("--output", required=True, metavar="PATH", help="where the PipelineModel is saved")
+    parser.add_argument("--overwrite", action="store_true")
+    parser.add_argument("--report", type=Path, metavar="HTML", help="also write the report")
+    parser.add_argument("--mlflow", action="store_true", help="log to MLflow (MLFLOW_TRACKING_URI), model included")
+    parser.add_argument("--experiment", help="MLflow experiment; implies --mlflow")
+    parser.add_argument("--register", metavar="NAME", help="register the model under this name; implies --mlflow")
+    return parser.parse_args()
+
+
+def _train(args: argparse.Namespace) -> dict[str, Any]:
+    params = cli.parse_params(args.param, args.params_file)
+    if not 0 <= args.validation < 1:
+        raise cli.InvalidParamError(f"--validation {args.validation:g} must be in [0, 1).")
+    spark = cli.session("bspauc_spark train")
+    cli.check_absent(spark, args.output, "--output", args.overwrite)
+    frame = cli.read_table(spark, args.input, args.format)
+    cli.check_columns(frame, args.exclude, "--exclude")
+    given = frame.columns
+    frame, label = cli.numeric_label(frame, args.label, args.positive, LABEL)
+    names = cli.feature_columns(frame.select(given), args.features, [args.label, *args.exclude])
+    stages, features = cli.feature_stages(frame, names, args.impute, args.max_categories)
+    classifier = BSPAUCClassifier(**{"featuresCol": features, "labelCol": label, **params})
+    if args.validation:
+        frame = _hold_back(frame, given, args.validation)
+        classifier.setValidationIndicatorCol(HELD)
+    start = time.perf_counter()
+    tracked = args.mlflow or args.experiment or args.register
+    with _mlflow_run(args.experiment) if tracked else contextlib.nullcontext() as run:
+        model = Pipeline(stages=[*stages, classifier]).fit(frame)
+        (model.write().overwrite() if args.overwrite else model.write()).save(args.output)
+        if tracked:
+            _log_model(model, args.register)
+    return {**_results(args, model, time.perf_counter() - start), "mlflow_run": run.info.run_id if run else None}
+
+
+def _hold_back(frame: DataFrame, names: list[str], share: float) -> DataFrame:
+    """By a hash of the row: the same rows whatever the partitioning, and equal rows on the same side."""
+    place = sf.pmod(sf.xxhash64(*(cli.quoted(name) for name in names)), sf.lit(1_000_000))
+    return frame.withColumn(HELD, place < share * 1_000_000)
+
+
+def _mlflow_run(experiment: str | None) -> Any:
+    import mlflow
+
+    if experiment:
+        mlflow.set_experiment(experiment)
+    return mlflow.start_run()
+
+
+def _log_model(model: PipelineModel, register: str | None) -> None:
+    from bspauc_spark import log_model
+
+    log_model(model, registered_model_name=register)
+
+
+def _results(args: argparse.Namespace, model: PipelineModel, seconds: float) -> dict[str, Any]:
+    last = model.stages[-1]
+    assert isinstance(last, BSPAUCModel)
+    summary = last.summary
+    if args.report:
+        summary.report(args.report)
+    best = summary.rounds[summary.best_round - 1]
+    return {
+        "model": args.output,
+        "report": str(args.report) if args.report else None,
+        "rows": dict(summary.counts),
+        "features": last.numFeatures,
+        "best_round": summary.best_round,
+        "train_auc": best.train_auc,
+        "validation_auc": best.validation_auc if args.validation else None,
+        "positives_kept": best.positive_fraction,
+        "negatives_kept": best.negative_fraction,
+        "seconds": round(seconds, 1),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

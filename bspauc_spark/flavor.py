@@ -217,10 +217,11 @@ def _example(predictor: Predictor) -> pd.DataFrame:
 def _signature(predictor: Predictor) -> ModelSignature:
     from mlflow.models.signature import ModelSignature
     from mlflow.types import ColSpec, Schema, TensorSpec
-    from mlflow.types.schema import Array, DataType
+    from mlflow.types.schema import AnyType, Array, DataType
 
     plan = predictor.plan
-    kinds = {"number": DataType.double, "text": DataType.string}
+    # A column declared as double refuses whole numbers; ours are checked when they are converted.
+    kinds: dict[str, Any] = {"number": AnyType(), "text": DataType.string}  # type: ignore[no-untyped-call]
     inputs: list[ColSpec | TensorSpec] = [ColSpec(kinds[kind], name) for name, kind in plan.inputs.items()]
     outputs = Schema([ColSpec(DataType.double, name) for name in OUTPUTS])
     return ModelSignature(Schema(inputs or [ColSpec(Array(DataType.double), plan.features)]), outputs)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import json
+import re
 import shutil
 import sys
 import tempfile
@@ -175,10 +176,9 @@ class Tracker:
     def _warn(self, reason: str) -> None:
         if not self._warned:
             self._warned = True
-            uri = _without_credentials(self._mlflow.get_tracking_uri())
+            said = f"MLflow at {self._mlflow.get_tracking_uri()} did not take this fit ({reason})"
             warnings.warn(
-                f"MLflow at {uri} did not take this fit ({reason}). The fit goes on; its figures are kept in "
-                f"{self._folder}.",
+                f"{_without_credentials(said)}. The fit goes on; its figures are kept in {self._folder}.",
                 BSPAUCWarning,
                 stacklevel=2,
             )
@@ -248,9 +248,9 @@ def _finite(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [""])[0][:200]
+    return (str(error).splitlines() or [""])[0][:200].rstrip(" .")
 
 
-def _without_credentials(uri: str) -> str:
-    scheme, separator, rest = uri.partition("://")
-    return scheme + separator + rest.rpartition("@")[2] if separator else uri
+def _without_credentials(text: str) -> str:
+    """Addresses in it without user and password."""
+    return re.sub(r"://[^/\s]*@", "://", text)

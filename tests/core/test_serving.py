@@ -1,0 +1,144 @@
+"""The model without Spark: steps on pandas by hand, saving, loading, and its errors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from bspauc_spark.calibration import fit_calibration
+from bspauc_spark.errors import InvalidDataError, InvalidFeaturesError, ModelFormatError
+from bspauc_spark.scorer import LossCurves, Scorer
+from bspauc_spark.selection import Selection
+from bspauc_spark.serving import Plan, Predictor
+from bspauc_spark.statistics import ClassScores
+from bspauc_spark.workers.networks import NetworkSpec
+
+WEIGHTS = [1.0, -2.0, 0.5, 4.0]
+
+
+def _predictor(plan: Plan) -> Predictor:
+    pos, neg = (ClassScores.from_array(np.linspace(low, low + 4, 50)) for low in (-1.0, -3.0))
+    selection = Selection.everything(pos, neg)
+    spec = NetworkSpec("linear", len(WEIGHTS), ())
+    (name,) = [name for name in spec.build().state_dict() if "weight" in name]
+    scorer = Scorer(
+        spec=spec,
+        sparse=False,
+        weights={
+            key: np.array(WEIGHTS, dtype=np.float32).reshape(value.shape)
+            if key == name
+            else np.zeros(value.shape, dtype=np.float32)
+            for key, value in spec.build().state_dict().items()
+        },
+        threshold=0.0,
+        negative_label=3.0,
+        calibration=fit_calibration(pos, neg),
+        selection=selection,
+        curves=LossCurves.of(pos, neg, selection),
+        summary={"rounds": [], "best_round": 0, "counts": {}},
+    )
+    return Predictor(scorer, plan)
+
+
+STEPS = (
+    {"kind": "impute", "input": "amount", "output": "filled", "value": 2.0, "missing": None},
+    {"kind": "index", "input": "city", "output": "place", "labels": ["Rome", "Bonn"], "invalid": "keep"},
+    {"kind": "one_hot", "input": "place", "output": "hot", "size": 3, "drop_last": False, "invalid": "error"},
+    {"kind": "assemble", "inputs": ["filled", "hot"], "output": "raw", "invalid": "error"},
+    {
+        "kind": "scale",
+        "input": "raw",
+        "output": "features",
+        "shift": [1.0, 0.0, 0.0, 0.0],
+        "factor": [2.0, 1.0, 1.0, 1.0],
+        "offset": [0.0, 0.0, 0.0, 0.5],
+    },
+)
+PLAN = Plan(STEPS, "features", 7.0, 1.0, {"amount": "number", "city": "text"})
+
+
+def test_steps_are_applied_in_order_and_outputs_named() -> None:
+    frame = pd.DataFrame(
+        {"city": ["Rome", "Bonn", "Oslo", None], "amount": [3, None, 1, 1], "other": 0}, index=[5, 6, 7, 8]
+    )
+    found = _predictor(PLAN).predict(frame)
+    rows = np.array([[4, 1, 0, 0.5], [2, 0, 1, 0.5], [0, 0, 0, 1.5], [0, 0, 0, 1.5]])
+    assert found["score"].tolist() == pytest.approx((rows @ WEIGHTS).tolist())
+    assert found["prediction"].tolist() == [7.0, 7.0, 7.0, 7.0]
+    assert list(found.index) == [5, 6, 7, 8]
+    assert found["probability"].between(0, 1).all()
+
+
+def test_the_threshold_decides() -> None:
+    predictor = _predictor(Plan(threshold=3.0))
+    found = predictor.predict(pd.DataFrame({"features": [[0, 0, 0, 1.0], [0, 0, 0, 0.5]]}))
+    assert found["prediction"].tolist() == [1.0, 3.0]
+
+
+def test_bare_features_come_as_one_column_of_arrays_or_as_columns_of_numbers() -> None:
+    rows = np.random.default_rng(0).normal(size=(6, 4))
+    predictor = _predictor(Plan())
+    nested = predictor.predict(pd.DataFrame({"features": list(rows)}))
+    flat = predictor.predict(pd.DataFrame(rows, columns=list("abcd")))
+    assert nested["score"].tolist() == flat["score"].tolist()
+    assert nested["score"].tolist() == pytest.approx((rows @ WEIGHTS).tolist(), rel=1e-5, abs=1e-6)
+    assert predictor.predict(pd.DataFrame({"features": []}, dtype=object)).empty
+
+
+def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
+    predictor = _predictor(PLAN)
+    predictor.save(tmp_path)
+    frame = pd.DataFrame({"city": ["Rome"], "amount": [3.0]})
+    pd.testing.assert_frame_equal(Predictor.load(tmp_path).predict(frame), predictor.predict(frame))
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("{", "cannot be read"),
+        ('{"steps": [{"kind": "python"}]}', "kind 'python'"),
+        ('{"unknown": 1}', "cannot be read"),
+        ('{"steps": [{}]}', "cannot be read"),
+    ],
+)
+def test_a_damaged_list_of_steps_is_refused(tmp_path: Path, text: str, reason: str) -> None:
+    _predictor(PLAN).save(tmp_path)
+    (tmp_path / "steps.json").write_text(text)
+    with pytest.raises(ModelFormatError, match=reason):
+        Predictor.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("frame", "reason"),
+    [
+        ({"city": ["Rome"]}, "column 'amount' is missing; the model reads amount, city"),
+        ({"city": ["Rome"], "amount": ["much"]}, "column 'amount' must hold numbers"),
+    ],
+)
+def test_tables_that_do_not_fit_a_pipeline_are_refused(frame: dict[str, list[object]], reason: str) -> None:
+    with pytest.raises(InvalidDataError, match=reason):
+        _predictor(PLAN).predict(pd.DataFrame(frame))
+
+
+def test_values_that_training_never_saw_are_refused_or_kept() -> None:
+    strict = json.loads(json.dumps(STEPS).replace('"keep"', '"error"'))
+    frame = pd.DataFrame({"city": ["Rome", "Oslo"], "amount": [1.0, 1.0]})
+    with pytest.raises(InvalidDataError, match="column 'city' has 1 values that were not seen in training"):
+        _predictor(Plan(strict, "features", 1.0, 0.0, PLAN.inputs)).predict(frame)
+    assert len(_predictor(PLAN).predict(frame)) == 2
+
+
+@pytest.mark.parametrize(
+    ("frame", "reason"),
+    [
+        ({"features": [[1.0, 2.0]]}, "arrays of other sizes than 4"),
+        ({"a": [1.0], "b": [1.0]}, "the table has 2 columns; give a column 'features' of arrays of 4 numbers"),
+    ],
+)
+def test_features_of_another_width_are_refused(frame: dict[str, list[object]], reason: str) -> None:
+    with pytest.raises(InvalidFeaturesError, match=reason):
+        _predictor(Plan()).predict(pd.DataFrame(frame))

@@ -1,0 +1,84 @@
+"""Real servers for tests: on loopback, on a free port, ended with the test."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server that answers at ``url``."""
+
+    url: str
+    process: subprocess.Popen[bytes]
+
+    def stop(self) -> None:
+        """End it and what it started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(10)
+
+
+def free_port() -> int:
+    """A port that nobody uses now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextlib.contextmanager
+def serve(command: list[str], ready: str, log: Path, seconds: float = 90) -> Iterator[Server]:
+    """``mlflow <command> --host 127.0.0.1 --port <free>``, once ``ready`` answers below its address."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "mlflow", *command, "--host", "127.0.0.1", "--port", str(port)],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            cwd=log.parent,
+            env={**os.environ, "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])},
+        )
+    server = Server(url, process)
+    try:
+        _wait(url + ready, process, log, seconds)
+        yield server
+    finally:
+        server.stop()
+
+
+def _wait(url: str, process: subprocess.Popen[bytes], log: Path, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        assert process.poll() is None, log.read_text()[-2000:]
+        with contextlib.suppress(OSError, urllib.error.URLError), urllib.request.urlopen(url, timeout=2) as answer:
+            if answer.status == 200:
+                return
+        time.sleep(0.2)
+    raise AssertionError(f"{url} did not answer in {seconds:g} s:\n{log.read_text()[-2000:]}")
+
+
+@contextlib.contextmanager
+def mlflow_server(folder: Path) -> Iterator[Server]:
+    """A tracking server on sqlite, which hands the artifacts on."""
+    stores = [
+        "--backend-store-uri",
+        f"sqlite:///{folder}/runs.db",
+        "--artifacts-destination",
+        str(folder / "artifacts"),
+    ]
+    with serve(["server", *stores, "--workers", "1"], "/health", folder / "server.log") as server:
+        yield server

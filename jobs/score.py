@@ -43,12 +43,12 @@ def _score(args: argparse.Namespace) -> dict[str, Any]:
     frame = cli.read_table(spark, args.input, args.format)
     last, rows = cli.prepared(model, frame)
     scored = last.copy()
-    for name, column in (("raw", scored.rawPredictionCol), ("p", scored.probabilityCol), ("y", scored.predictionCol)):
-        scored.set(column, f"bspauc__{name}")
+    for column in (scored.rawPredictionCol, scored.probabilityCol, scored.predictionCol):
+        scored.set(column, f"bspauc__{column.name}")
     outputs = {
-        "score": vector_to_array("bspauc__raw")[1],
-        "probability": vector_to_array("bspauc__p")[1],
-        "prediction": cli.quoted("bspauc__y"),
+        "score": vector_to_array("bspauc__rawPredictionCol")[1],
+        "probability": vector_to_array("bspauc__probabilityCol")[1],
+        "prediction": cli.quoted("bspauc__predictionCol"),
     }
     cli.check_free(frame, outputs)
     kept = [cli.quoted(name) for name in cli.plain_columns(frame)]

@@ -76,6 +76,7 @@ def _train(args: argparse.Namespace) -> dict[str, Any]:
     params = cli.parse_params(args.param, args.params_file)
     if not 0 <= args.validation < 1:
         raise cli.InvalidParamError(f"--validation {args.validation:g} must be in [0, 1).")
+    classifier = BSPAUCClassifier(**params)
     spark = cli.session("bspauc_spark train")
     cli.check_absent(spark, args.output, "--output", args.overwrite)
     frame = cli.read_table(spark, args.input, args.format)
@@ -84,7 +85,7 @@ def _train(args: argparse.Namespace) -> dict[str, Any]:
     frame, label = cli.numeric_label(frame, args.label, args.positive, LABEL)
     names = cli.feature_columns(frame.select(given), args.features, [args.label, *args.exclude])
     stages, features = cli.feature_stages(frame, names, args.impute, args.max_categories)
-    classifier = BSPAUCClassifier(**{"featuresCol": features, "labelCol": label, **params})
+    classifier.setFeaturesCol(features).setLabelCol(label)
     if args.validation:
         frame = _hold_back(frame, given, args.validation)
         classifier.setValidationIndicatorCol(HELD)

@@ -1,0 +1,224 @@
+"""Train, score and audit, each run as a user runs it, on files of the test's own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import numpy as np
+import pandas as pd
+import pytest
+from pyspark.sql import SparkSession
+from sklearn.metrics import roc_auc_score
+
+from tests.jobs.submit import call, submit
+
+FAST = ["--param", "rounds=3", "--param", "stepsPerRound=20", "--param", "hiddenLayers=[16, 16]"]
+
+
+def claims(rows: int = 3000, seed: int = 0) -> pd.DataFrame:
+    """A table as people have them: a key, text, gaps, a date left out, labels as words, some of them wrong."""
+    rng = np.random.default_rng(seed)
+    amount, age = rng.gamma(2.0, 500.0, rows), rng.integers(18, 90, rows)
+    city = rng.choice(["Rome", "Bonn", "Oslo"], rows)
+    risk = amount / 500 + 2.0 * (city == "Oslo") + rng.normal(size=rows)
+    truth = risk > np.quantile(risk, 0.85)
+    wrong = rng.random(rows) < 0.08
+    frame = pd.DataFrame(
+        {
+            "claim": [f"C{k:05d}" for k in range(rows)],
+            "amount": amount,
+            "age at claim": age,
+            "city": city,
+            "open": rng.random(rows) < 0.5,
+            "status": np.where(truth ^ wrong, "fraud", "fine"),
+            "truth": np.where(truth, "fraud", "fine"),
+        }
+    )
+    frame.loc[rng.random(rows) < 0.05, "amount"] = np.nan
+    return frame
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("claims")
+    claims().to_csv(path / "claims.csv", index=False)
+    return path
+
+
+@pytest.fixture(scope="module")
+def trained(folder: Path) -> dict[str, Any]:
+    """A model from the CSV, logged to MLflow."""
+    (folder / "params.yaml").write_text("rounds: 9\nlearningRate: 3e-3\n")
+    done = submit(
+        *("train.py", "--input", "claims.csv", "--label", "status", "--positive", "fraud"),
+        *("--exclude", "claim", "truth", "--validation", "0.25", "--params-file", "params.yaml", *FAST),
+        *("--output", "model", "--report", "report.html", "--experiment", "claims", "--register", "claims"),
+        cwd=folder,
+        environment={"MLFLOW_TRACKING_URI": f"sqlite:///{folder}/runs.db"},
+    )
+    return _results(done)
+
+
+def _results(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
+
+
+def _refused(done: subprocess.CompletedProcess[str], *parts: str) -> None:
+    assert done.returncode == 2, done.stdout[-1000:] + done.stderr[-2000:]
+    # spark-submit joins what a script writes to stderr with its stdout.
+    said = done.stdout + done.stderr
+    lines = [line for line in said.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1, said[-2000:]
+    for part in parts:
+        assert part in lines[0]
+    assert "Traceback" not in said
+    assert "\tat " not in said
+
+
+def test_training_says_what_it_did(trained: dict[str, Any], folder: Path) -> None:
+    assert trained["model"] == "model"
+    counts = trained["rows"]
+    assert sum(counts.values()) == 3000
+    assert 600 < counts["validation_positives"] + counts["validation_negatives"] < 900
+    # amount, age, open and three cities with a place for unknown ones.
+    assert trained["features"] == 3 + 4
+    assert trained["validation_auc"] > 0.75
+    assert 0 < trained["positives_kept"] <= 1
+    assert "<svg" in (folder / "report.html").read_text()
+
+
+def test_training_was_logged_and_the_model_registered(trained: dict[str, Any], folder: Path) -> None:
+    client = mlflow.MlflowClient(f"sqlite:///{folder}/runs.db")
+    run = client.get_run(trained["mlflow_run"])
+    # The command line goes before the file.
+    assert run.data.params["rounds"] == "3"
+    assert run.data.params["learningRate"] == "0.003"
+    assert run.data.metrics["validation_auc"] > 0.75
+    assert client.get_model_version("claims", "1").run_id == trained["mlflow_run"]
+
+
+def test_scoring_adds_three_columns_and_ranks(trained: dict[str, Any], folder: Path) -> None:
+    new = claims(seed=1).drop(columns="status").replace({"city": {"Rome": "Lima"}})
+    new.to_parquet(folder / "new.parquet")
+    done = submit("score.py", *("--model", "model", "--input", "new.parquet", "--output", "scored.csv"), cwd=folder)
+    found = _results(done)
+    table = pd.concat([pd.read_csv(file) for file in (folder / "scored.csv").glob("part-*.csv")])
+    assert found["rows"] == len(table) == 3000
+    assert set(table.columns) == {*new.columns, "score", "probability", "prediction"}
+    assert found["predicted_positive"] == (table["prediction"] == 1).sum()
+    assert roc_auc_score(table["truth"] == "fraud", table["score"]) > 0.9
+
+
+def test_scoring_with_a_model_from_mlflow_gives_the_same(trained: dict[str, Any], folder: Path) -> None:
+    claims(rows=50, seed=2).to_csv(folder / "few.csv", index=False)
+    scores = []
+    for number, model in enumerate(("model", "models:/claims/1")):
+        done = submit(
+            *("score.py", "--model", model, "--input", "few.csv", "--output", f"few-{number}"),
+            cwd=folder,
+            environment={"MLFLOW_TRACKING_URI": f"sqlite:///{folder}/runs.db"},
+        )
+        _results(done)
+        scores.append(pd.read_parquet(folder / f"few-{number}").set_index("claim")["score"].sort_index())
+    pd.testing.assert_series_equal(*scores, atol=1e-6)
+
+
+def test_the_audit_finds_wrong_labels_first_and_writes_a_report(trained: dict[str, Any], folder: Path) -> None:
+    done = submit(
+        *("audit.py", "--model", "model", "--input", "claims.csv", "--label", "status", "--positive", "fraud"),
+        *("--output", "suspects", "--top", "100", "--report", "audit.html"),
+        cwd=folder,
+    )
+    found = _results(done)
+    table = pd.read_parquet(folder / "suspects").sort_values("suspicion", ascending=False)
+    assert found["rows"] == len(table) == 100
+    assert {"claim", "status", "score", "loss", "weight", "suspicion"} <= set(table.columns)
+    wrong = (table["status"] != table["truth"]).head(50).mean()
+    assert wrong > 0.5, wrong
+    page = (folder / "audit.html").read_text()
+    assert table["claim"].iloc[0] in page
+
+
+def test_vector_columns_in_libsvm_files_are_taken_as_they_are(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(400, 5))
+    y = (x[:, 0] + x[:, 1] > 1).astype(int)
+    lines = (
+        f"{label} " + " ".join(f"{k + 1}:{v:.5f}" for k, v in enumerate(row)) for label, row in zip(y, x, strict=True)
+    )
+    (tmp_path / "rows.libsvm").write_text("\n".join(lines) + "\n")
+    done = submit("train.py", *("--input", "rows.libsvm", "--label", "label", "--output", "model"), *FAST, cwd=tmp_path)
+    assert _results(done)["features"] == 5
+
+
+REFUSED_BY_SUBMIT = [
+    (["--label", "statsu"], ["--label statsu: there is no such column; did you mean status"]),
+    (["--label", "status", "--positive", "fraud", "--param", "round=3"], ["--param round", "did you mean rounds"]),
+    (["--label", "status", "--input", "claimz.csv"], ["claimz.csv cannot be read as csv"]),
+]
+REFUSED = [
+    (["--label", "status"], ["holds text (fine, fraud)", "--positive"]),
+    (["--label", "status", "--positive", "theft"], ["--positive theft: no row"]),
+    (["--label", "status", "--positive", "fraud"], ["column claim is text with about", "--exclude"]),
+    (["--label", "status", "--positive", "fraud", "--exclude", "claims"], ["--exclude claims", "did you mean claim"]),
+    (["--label", "status", "--positive", "fraud", "--features", "amont"], ["--features amont", "did you mean amount"]),
+    (["--label", "status", "--positive", "fraud", "--param", "rounds=0"], ["rounds must be"]),
+    (["--label", "status", "--positive", "fraud", "--param", "rounds"], ["--param rounds: write name=value"]),
+    (["--label", "status", "--validation", "1.5"], ["--validation 1.5 must be in [0, 1)"]),
+    (["--label", "age at claim", "--positive", "old"], ["--positive old is no number"]),
+    (["--label", "status", "--output", "claims.csv"], ["claims.csv exists already", "--overwrite"]),
+]
+
+
+def _arguments(folder: Path, extra: list[str]) -> list[str]:
+    given = {"--input": "claims.csv", "--output": "never", **dict(zip(extra[::2], extra[1::2], strict=True))}
+    located = {k: str(folder / v) if k in ("--input", "--output") else v for k, v in given.items()}
+    return [part for pair in located.items() for part in pair]
+
+
+@pytest.mark.parametrize(("extra", "parts"), REFUSED_BY_SUBMIT)
+def test_training_refuses_what_cannot_work_in_one_line(folder: Path, extra: list[str], parts: list[str]) -> None:
+    _refused(submit("train.py", *_arguments(folder, extra), cwd=folder), *parts)
+    assert not (folder / "never").exists()
+
+
+@pytest.mark.parametrize(("extra", "parts"), REFUSED)
+def test_training_refuses(spark: SparkSession, folder: Path, extra: list[str], parts: list[str]) -> None:
+    _refused(call("train.py", *_arguments(folder, extra)), *parts)
+    assert not (folder / "never").exists()
+
+
+@pytest.mark.parametrize(
+    ("args", "parts"),
+    [
+        (["score.py", "--model", "nowhere", "--input", "claims.csv"], ["nowhere is no saved model"]),
+        (["score.py", "--model", "model", "--input", "cities.csv"], ["reads a column amount"]),
+        (["score.py", "--model", "model", "--input", "scored.parquet"], ["has a column score already"]),
+        (["score.py", "--model", "models:/nobody/1", "--input", "claims.csv"], ["models:/nobody/1 cannot be loaded"]),
+        (
+            ["audit.py", "--model", "model", "--input", "claims.csv", "--label", "state", "--positive", "fraud"],
+            ["--label state: there is no such column; did you mean status"],
+        ),
+    ],
+)
+def test_scoring_and_auditing_refuse_what_cannot_work(
+    spark: SparkSession,
+    trained: dict[str, Any],
+    folder: Path,
+    args: list[str],
+    parts: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder}/runs.db")
+    pd.DataFrame({"city": ["Rome"]}).to_csv(folder / "cities.csv", index=False)
+    claims(50).assign(score=1.0).to_parquet(folder / "scored.parquet")
+    paths = {folder / one for one in ("nowhere", "claims.csv", "cities.csv", "scored.parquet", "model")}
+    located = [str(folder / one) if folder / one in paths else one for one in args]
+    _refused(call(*located, "--output", str(folder / "nothing")), *parts)
+    assert not (folder / "nothing").exists()

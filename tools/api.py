@@ -1,0 +1,94 @@
+"""The API reference from the docstrings: ``python tools/api.py`` writes docs/api.md; the tests check that it is current."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import bspauc_spark
+from bspauc_spark import BSPAUCClassifier, BSPAUCModel, flavor, noise
+from bspauc_spark.baselines import KOIL, OPAUC, PPD, CrossEntropy
+from bspauc_spark.diagnostics import Diagnostics
+from bspauc_spark.errors import BSPAUCError
+from bspauc_spark.selection import Selection, calibrate, solve
+from bspauc_spark.serving import Predictor
+from bspauc_spark.statistics import ClassScores
+from bspauc_spark.summary import TrainingSummary
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "api.md"
+_HEAD = """# API reference
+
+Made from the docstrings by `python tools/api.py`.
+"""
+
+
+def render() -> str:
+    """The page."""
+    parts = [_HEAD, _classifier(), *map(_class, (BSPAUCModel, TrainingSummary, Diagnostics))]
+    parts += ["## MLflow\n", _function(bspauc_spark.log_model), _function(flavor.save_model), _class(Predictor, "###")]
+    parts += ["## The selection, numpy only\n", *map(_function, (solve, calibrate))]
+    parts += [_class(one, "###") for one in (Selection, ClassScores)]
+    parts += ["## Noise\n", *map(_function, (noise.flip_labels, noise.flip_dataframe, noise.poison))]
+    parts += ["## Baselines\n", *(_class(one, "###") for one in (OPAUC, KOIL, PPD, CrossEntropy))]
+    parts += ["## Errors\n", _errors()]
+    return "\n".join(parts)
+
+
+def _classifier() -> str:
+    defaults = BSPAUCClassifier()
+    lines = [f"## {BSPAUCClassifier.__name__}\n", _doc(BSPAUCClassifier), ""]
+    lines += ["Every Param has a getter and a setter.", "", "| Param | default | what |", "|---|---|---|"]
+    for param in sorted(defaults.params, key=lambda one: one.name):
+        value = repr(defaults.getOrDefault(param)) if defaults.hasDefault(param) else "unset"
+        lines.append(f"| `{param.name}` | {value} | {param.doc} |".replace("‖", "&#8214;"))
+    return "\n".join([*lines, ""])
+
+
+def _class(kind: type, level: str = "##") -> str:
+    lines = [f"{level} {kind.__name__}\n", _doc(kind), ""]
+    for name, member in vars(kind).items():
+        if name.startswith("_") or name in ("count", "index"):
+            continue
+        if isinstance(member, property):
+            lines += [f"- **`{name}`**: {_flat(_doc(member))}"]
+        elif isinstance(member, (staticmethod, classmethod)):
+            lines += [f"- **`{kind.__name__}.{name}{_signature(member.__func__)}`**: {_flat(_doc(member.__func__))}"]
+        elif inspect.isfunction(member) and member.__doc__:
+            lines += [f"- **`{name}{_signature(member)}`**: {_flat(_doc(member))}"]
+        elif hasattr(member, "func") and member.func.__doc__:
+            lines += [f"- **`{name}`**: {_flat(_doc(member.func))}"]
+    return "\n".join([*lines, ""])
+
+
+def _function(function: Any) -> str:
+    return f"### `{function.__name__}{_signature(function)}`\n\n{_doc(function)}\n"
+
+
+def _signature(function: Any) -> str:
+    signature = inspect.signature(function)
+    shown = [one for one in signature.parameters.values() if one.name not in ("self", "cls")]
+    return re.sub(r"'", "", str(signature.replace(parameters=shown)))
+
+
+def _doc(thing: Any) -> str:
+    text = inspect.getdoc(thing) or ""
+    # numpydoc's underlined headings as bold ones.
+    return re.sub(r"^(\w[\w ]*)\n-{3,}$", r"**\1**\n", text, flags=re.MULTILINE).replace("``", "`")
+
+
+def _flat(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _errors() -> str:
+    def below(kind: type) -> list[type]:
+        return [kind, *(found for child in kind.__subclasses__() for found in below(child))]
+
+    kinds = [kind for kind in below(BSPAUCError) if kind.__module__ == "bspauc_spark.errors"]
+    return "\n".join(f"- **`{kind.__name__}`**: {_flat(_doc(kind))}" for kind in kinds) + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render())

@@ -197,13 +197,15 @@ def feature_columns(frame: DataFrame, named: Sequence[str] | None, not_features:
     return chosen
 
 
-def feature_stages(frame: DataFrame, names: Sequence[str], impute: str, most_categories: int) -> tuple[list[Any], str]:
+def feature_stages(
+    frame: DataFrame, names: Sequence[str], categorical: Sequence[str], impute: str, most_categories: int
+) -> tuple[list[Any], str]:
     """Pipeline stages from columns to one vector, and its name: text is encoded, numbers are imputed and scaled."""
     types = {name: frame.schema[name].dataType for name in names}
     if len(names) == 1 and isinstance(types[names[0]], (VectorUDT, st.ArrayType)):
         return [], names[0]
-    texts = [name for name, kind in types.items() if isinstance(kind, st.StringType)]
-    numbers = [name for name, kind in types.items() if isinstance(kind, st.NumericType)]
+    texts = [name for name, kind in types.items() if isinstance(kind, st.StringType) or name in categorical]
+    numbers = [name for name, kind in types.items() if isinstance(kind, st.NumericType) and name not in texts]
     others = [n for n, kind in types.items() if n not in texts + numbers and not isinstance(kind, _TAKEN)]
     if others:
         kind = types[others[0]].simpleString()
@@ -242,8 +244,8 @@ def _check_categories(frame: DataFrame, texts: list[str], most: int) -> None:
     for name in texts:
         if counts[name] > most:
             raise InvalidDataError(
-                f"column {name} is text with about {counts[name]:,} different values. Leave it out by --exclude, or "
-                f"raise --max-categories above {most:,}."
+                f"column {name} has about {counts[name]:,} different values, too many to encode. Leave it out by "
+                f"--exclude, or raise --max-categories above {most:,}."
             )
 
 

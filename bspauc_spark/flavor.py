@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import math
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -125,9 +126,15 @@ def _inputs(steps: list[Step]) -> dict[str, str]:
     for step in steps:
         for name in step.get("inputs", [step.get("input")]):
             if name not in made:
-                read.setdefault(name, "text" if step["kind"] == "index" else "number")
+                read.setdefault(name, _kind(step))
         made.add(step["output"])
     return read
+
+
+def _kind(step: Step) -> str:
+    if step["kind"] != "index":
+        return "number"
+    return "code" if all(re.fullmatch(r"-?\d+(\.\d+)?", label) for label in step["labels"]) else "text"
 
 
 def _columns(stage: Any) -> Iterator[tuple[str, str]]:
@@ -211,7 +218,7 @@ def _example(predictor: Predictor) -> pd.DataFrame:
     if not plan.steps:
         return pd.DataFrame({plan.features: [[0.0] * predictor.scorer.spec.num_features]})
     texts = {step["input"]: step["labels"][0] for step in plan.steps if step["kind"] == "index"}
-    return pd.DataFrame({name: [texts[name] if kind == "text" else 0.0] for name, kind in plan.inputs.items()})
+    return pd.DataFrame({name: [0.0 if kind == "number" else texts[name]] for name, kind in plan.inputs.items()})
 
 
 def _signature(predictor: Predictor) -> ModelSignature:
@@ -221,7 +228,8 @@ def _signature(predictor: Predictor) -> ModelSignature:
 
     plan = predictor.plan
     # A column declared as double refuses whole numbers; ours are checked when they are converted.
-    kinds: dict[str, Any] = {"number": AnyType(), "text": DataType.string}  # type: ignore[no-untyped-call]
+    kinds: dict[str, Any] = dict.fromkeys(("number", "code"), AnyType())  # type: ignore[no-untyped-call]
+    kinds["text"] = DataType.string
     inputs: list[ColSpec | TensorSpec] = [ColSpec(kinds[kind], name) for name, kind in plan.inputs.items()]
     outputs = Schema([ColSpec(DataType.double, name) for name in OUTPUTS])
     return ModelSignature(Schema(inputs or [ColSpec(Array(DataType.double), plan.features)]), outputs)

@@ -35,7 +35,7 @@ class Plan:
     positive_label: float = 1.0
     threshold: float = 0.0
     inputs: Mapping[str, str] = field(default_factory=dict)
-    """Columns that the steps read from the caller's table, each ``"number"`` or ``"text"``."""
+    """Columns that the steps read from the caller's table: ``number``, or a category as ``text`` or as ``code``."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def _load_pyfunc(path: str) -> Predictor:
 
 
 def _column(values: pd.Series[Any], kind: str) -> npt.NDArray[Any]:
-    if kind == "text":
+    if kind != "number":
         return np.asarray(values, dtype=object)
     try:
         return np.asarray(values.to_numpy(dtype=np.float64, na_value=np.nan))
@@ -121,8 +121,7 @@ def _index(table: Table, step: Step) -> Table:
     """StringIndexer: a label's place in the list; others are an error or, with ``keep``, the place after the last."""
     places = {label: place for place, label in enumerate(step["labels"])}
     other = float(len(places)) if step["invalid"] == "keep" else np.nan
-    # Spark casts numbers to text as Java prints them; what pandas gives as text is taken as it is.
-    found = np.array([places.get(_text(value), other) for value in table[step["input"]]], dtype=np.float64)
+    found = np.array([_place(value, places, other) for value in table[step["input"]]], dtype=np.float64)
     unknown = np.isnan(found)
     if unknown.any():
         raise InvalidDataError(
@@ -132,8 +131,14 @@ def _index(table: Table, step: Step) -> Table:
     return {step["output"]: found}
 
 
-def _text(value: Any) -> Any:
-    return str(value) if isinstance(value, (str, bool, int, np.integer)) else value
+def _place(value: Any, places: Mapping[str, int], other: float) -> float:
+    """Spark makes text of numbers; pandas makes 1.0 of a whole number in a column with gaps."""
+    if value is None or value != value:
+        return other
+    texts = [str(value)]
+    if isinstance(value, (float, np.floating)) and value.is_integer():
+        texts.append(str(int(value)))
+    return next((float(places[text]) for text in texts if text in places), other)
 
 
 def _one_hot(table: Table, step: Step) -> Table:

@@ -48,8 +48,11 @@ def _arguments() -> argparse.Namespace:
         help="columns to learn from, or one vector column; default: all others",
     )
     parser.add_argument("--exclude", nargs="+", default=[], metavar="COLUMN", help="columns to leave out, such as keys")
+    parser.add_argument(
+        "--categorical", nargs="+", default=[], metavar="COLUMN", help="numbers that are codes; text is always encoded"
+    )
     parser.add_argument("--impute", choices=("median", "mean", "error"), default="median", help="missing numbers")
-    parser.add_argument("--max-categories", type=int, default=1000, help="most different values of a text column")
+    parser.add_argument("--max-categories", type=int, default=1000, help="most different values of an encoded column")
     parser.add_argument(
         "--validation",
         type=float,
@@ -84,7 +87,8 @@ def _train(args: argparse.Namespace) -> dict[str, Any]:
     given = frame.columns
     frame, label = cli.numeric_label(frame, args.label, args.positive, LABEL)
     names = cli.feature_columns(frame.select(given), args.features, [args.label, *args.exclude])
-    stages, features = cli.feature_stages(frame, names, args.impute, args.max_categories)
+    cli.check_columns(frame, args.categorical, "--categorical")
+    stages, features = cli.feature_stages(frame, names, args.categorical, args.impute, args.max_categories)
     classifier.setFeaturesCol(features).setLabelCol(label)
     if args.validation:
         frame = _hold_back(frame, given, args.validation)

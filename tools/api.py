@@ -1,4 +1,4 @@
-"""The API reference from the docstrings: ``python tools/api.py`` writes docs/api.md; the tests check that it is current."""
+"""The API reference from the docstrings: ``python tools/api.py`` writes docs/api.md, and a test says if it is old."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run the notebooks from top to bottom and keep their outputs: ``python tools/notebooks.py [--output FOLDER] [NAME …]``."""
+"""Run the notebooks and keep their outputs: ``python tools/notebooks.py [--output FOLDER] [NAME …]``."""
 
 from __future__ import annotations
 

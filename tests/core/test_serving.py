@@ -132,6 +132,15 @@ def test_values_that_training_never_saw_are_refused_or_kept() -> None:
     assert len(_predictor(PLAN).predict(frame)) == 2
 
 
+def test_codes_are_found_as_text_as_whole_numbers_and_as_pandas_makes_them_with_gaps() -> None:
+    codes = {"kind": "index", "input": "code", "output": "place", "labels": ["7", "12", "3"], "invalid": "keep"}
+    hot = {"kind": "one_hot", "input": "place", "output": "features", "size": 4, "drop_last": False, "invalid": "error"}
+    predictor = _predictor(Plan((codes, hot), "features", 1.0, 0.0, {"code": "code"}))
+    for values in ([12, 7, 3], ["12", "7", "3"], [12.0, 7.0, 3.0, None]):
+        found = predictor.predict(pd.DataFrame({"code": values}))["score"].tolist()
+        assert found == [WEIGHTS[1], WEIGHTS[0], WEIGHTS[2], WEIGHTS[3]][: len(values)]
+
+
 @pytest.mark.parametrize(
     ("frame", "reason"),
     [

@@ -165,7 +165,7 @@ REFUSED_BY_SUBMIT = [
 REFUSED = [
     (["--label", "status"], ["holds text (fine, fraud)", "--positive"]),
     (["--label", "status", "--positive", "theft"], ["--positive theft: no row"]),
-    (["--label", "status", "--positive", "fraud"], ["column claim is text with about", "--exclude"]),
+    (["--label", "status", "--positive", "fraud"], ["column claim has about", "--exclude"]),
     (["--label", "status", "--positive", "fraud", "--exclude", "claims"], ["--exclude claims", "did you mean claim"]),
     (["--label", "status", "--positive", "fraud", "--features", "amont"], ["--features amont", "did you mean amount"]),
     (["--label", "status", "--positive", "fraud", "--param", "rounds=0"], ["rounds must be"]),

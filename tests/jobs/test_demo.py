@@ -22,3 +22,4 @@ def test_the_demo_prints_a_table_an_audit_and_draws_the_rounds(tmp_path: Path) -
     assert "900 labels wrong (20%)" in done.stdout
     assert re.search(r"of the first +1,000 are wrong \(\d+\.\d%\)", done.stdout)
     assert (tmp_path / "out" / "rounds.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (tmp_path / "out" / "report.html").read_text()

@@ -85,7 +85,9 @@ def main() -> None:
     args.output.mkdir(parents=True, exist_ok=True)
     model.summary.plot().savefig(args.output / "rounds.png", dpi=120)
     model.summary.report(args.output / "report.html")
-    print(f"\nThe rounds of the fit are drawn in {args.output / 'rounds.png'}, and a report is in report.html beside it")
+    print(
+        f"\nThe rounds of the fit are drawn in {args.output / 'rounds.png'}, and a report is in report.html beside it"
+    )
     spark.stop()
 
 

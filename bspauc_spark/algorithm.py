@@ -49,6 +49,10 @@ class Round:
     solve_seconds: float
     train_seconds: float
 
+    def to_dict(self) -> dict[str, float | None]:
+        """Plain values for JSON, which has no NaN: None instead."""
+        return {name: None if value != value else value for name, value in asdict(self).items()}
+
 
 @dataclass
 class Outcome:

@@ -25,6 +25,7 @@ from bspauc_spark.model import BSPAUCModel
 from bspauc_spark.staging import quoted
 
 FORMATS = ("parquet", "csv", "libsvm", "delta")
+LABEL = "bspauc__label"
 _SUFFIXES = {".csv": "csv", ".gz": "csv", ".libsvm": "libsvm", ".svm": "libsvm", ".parquet": "parquet"}
 
 
@@ -68,6 +69,17 @@ def add_table_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--format", choices=FORMATS, help="default: by the file's name, else parquet")
 
 
+def add_model_arguments(parser: ArgumentParser, written: str) -> None:
+    """The arguments of a job that reads a model and a table and writes one: ``written`` says which."""
+    parser.add_argument("--model", required=True, metavar="PATH", help="saved model: a path, models:/… or runs:/…")
+    add_table_arguments(parser)
+    parser.add_argument("--output", required=True, metavar="PATH", help=f"where {written} written")
+    parser.add_argument(
+        "--output-format", choices=("parquet", "csv", "delta"), help="default: by the path, else parquet"
+    )
+    parser.add_argument("--overwrite", action="store_true")
+
+
 def format_of(path: str, given: str | None) -> str:
     """The format of a table: as given, or by its name."""
     return given or _SUFFIXES.get(Path(path).suffix.lower(), "parquet")
@@ -81,10 +93,8 @@ def read_table(spark: SparkSession, path: str, table_format: str | None) -> Data
         reader = reader.options(header=True, inferSchema=True)
     try:
         frame = reader.load(path)
-    except AnalysisException as error:
-        raise InvalidDataError(f"--input {path} cannot be read as {chosen}: {_first_line(error)}") from error
     except PySparkException as error:
-        raise InvalidDataError(f"--input {path} cannot be read as {chosen}: {_first_line(error)[:300]}") from error
+        raise InvalidDataError(f"--input {path} cannot be read as {chosen}: {_first_line(error)}") from error
     return frame
 
 
@@ -162,13 +172,13 @@ def _number(value: Any) -> Any:
     return value
 
 
-def numeric_label(frame: DataFrame, label: str, positive: str | None, made: str) -> tuple[DataFrame, str]:
-    """The label as 1.0 for ``positive`` and 0.0 for the rest, in the column ``made``; numbers are left as they are."""
+def numeric_label(frame: DataFrame, label: str, positive: str | None) -> tuple[DataFrame, str]:
+    """The label as 1.0 for ``positive`` and 0.0 for the rest, in the column ``LABEL``; numbers are left as they are."""
     check_columns(frame, [label], "--label")
     numeric = isinstance(frame.schema[label].dataType, (st.NumericType, st.BooleanType))
     if positive is None and numeric:
         if isinstance(frame.schema[label].dataType, st.BooleanType):
-            return frame.withColumn(made, quoted(label).cast("double")), made
+            return frame.withColumn(LABEL, quoted(label).cast("double")), LABEL
         return frame, label
     if positive is None:
         found = [str(row[0]) for row in frame.select(quoted(label)).distinct().limit(6).collect()]
@@ -179,10 +189,10 @@ def numeric_label(frame: DataFrame, label: str, positive: str | None, made: str)
             is_positive = quoted(label).cast("double") == float(positive)
         except ValueError as error:
             raise InvalidDataError(f"--positive {positive} is no number, but --label {label} holds numbers.") from error
-    labelled = frame.withColumn(made, is_positive.cast("double"))
-    if labelled.where(sf.col(made) == 1.0).isEmpty():
+    labelled = frame.withColumn(LABEL, is_positive.cast("double"))
+    if labelled.where(sf.col(LABEL) == 1.0).isEmpty():
         raise InvalidDataError(f"--positive {positive}: no row of --label {label} has that value.")
-    return labelled, made
+    return labelled, LABEL
 
 
 def feature_columns(frame: DataFrame, named: Sequence[str] | None, not_features: Iterable[str]) -> list[str]:

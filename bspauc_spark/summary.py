@@ -52,7 +52,7 @@ class TrainingSummary:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON, which has no NaN."""
         return {
-            "rounds": [{k: None if v != v else v for k, v in asdict(row).items()} for row in self.rounds],
+            "rounds": [row.to_dict() for row in self.rounds],
             "best_round": self.best_round,
             "counts": dict(self.counts),
             "diagnostics": self.diagnostics.to_dict() if self.diagnostics else None,

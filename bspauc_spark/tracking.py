@@ -17,7 +17,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -185,7 +185,7 @@ class Tracker:
 
     def _write(self) -> None:
         """The figures so far, on disk: they are there whatever becomes of the server or of this process."""
-        values = {**self._about, "history": [_finite(asdict(row)) for row in self._history]}
+        values = {**self._about, "history": [row.to_dict() for row in self._history]}
         (self._folder / "history.json").write_text(json.dumps(values, indent=1, default=str))
 
     def _deliver(self) -> None:
@@ -238,13 +238,8 @@ class Tracker:
 def _metrics(row: Round, at: int) -> list[Metric]:
     from mlflow.entities import Metric
 
-    values = _finite(asdict(row))
+    values = row.to_dict()
     return [Metric(n, float(v), at, row.round) for n, v in values.items() if v is not None and n != "round"]
-
-
-def _finite(values: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON and some stores have no NaN: None instead."""
-    return {name: None if value != value else value for name, value in values.items()}
 
 
 def _first_line(error: Exception) -> str:

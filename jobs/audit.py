@@ -22,25 +22,18 @@ os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 from pyspark.sql import functions as sf
 
 from bspauc_spark import cli
+from bspauc_spark.diagnostics import MOST_SUSPICIOUS
 from bspauc_spark.model import AUDIT_COLUMNS
-
-LABEL = "bspauc__label"
 
 
 def main() -> int:
     """Load, audit, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", required=True, metavar="PATH", help="saved model: a path, models:/… or runs:/…")
-    cli.add_table_arguments(parser)
+    cli.add_model_arguments(parser, "the suspicious rows are")
     parser.add_argument("--label", required=True, metavar="COLUMN", help="column of the labels to be audited")
     parser.add_argument("--positive", metavar="VALUE", help="the label that counts as positive, as in training")
-    parser.add_argument("--output", required=True, metavar="PATH", help="where the suspicious rows are written")
-    parser.add_argument(
-        "--output-format", choices=("parquet", "csv", "delta"), help="default: by the path, else parquet"
-    )
     parser.add_argument("--top", type=int, default=1000, help="rows to write; 0: all")
     parser.add_argument("--report", type=Path, metavar="HTML", help="also write the report, with the first rows in it")
-    parser.add_argument("--overwrite", action="store_true")
     args = parser.parse_args()
     return cli.run(lambda: _audit(args))
 
@@ -51,18 +44,18 @@ def _audit(args: argparse.Namespace) -> dict[str, Any]:
     model = cli.load_model(spark, args.model)
     frame = cli.read_table(spark, args.input, args.format)
     cli.check_free(frame, AUDIT_COLUMNS)
-    labelled, label = cli.numeric_label(frame, args.label, args.positive, LABEL)
+    labelled, label = cli.numeric_label(frame, args.label, args.positive)
     last, rows = cli.prepared(model, labelled)
     auditor = last.copy()
     auditor.set(auditor.labelCol, label)
-    if label == LABEL:
+    if label == cli.LABEL:
         auditor.set(auditor.positiveLabel, 1.0)
     kept = [cli.quoted(name) for name in (*cli.plain_columns(frame), *AUDIT_COLUMNS)]
     audited = auditor.audit(rows).select(*kept).orderBy(sf.desc_nulls_last("suspicion"))
     cli.write_table(audited.limit(args.top) if args.top else audited, args.output, args.output_format, args.overwrite)
-    written = cli.read_table(spark, args.output, cli.format_of(args.output, args.output_format))
-    first = written.orderBy(sf.desc_nulls_last("suspicion")).limit(20).toPandas()
+    written = cli.read_table(spark, args.output, args.output_format)
     if args.report:
+        first = written.orderBy(sf.desc_nulls_last("suspicion")).limit(MOST_SUSPICIOUS).toPandas()
         last.summary.report(args.report, first)
     return {
         "output": args.output,

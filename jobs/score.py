@@ -25,13 +25,7 @@ from bspauc_spark import cli
 def main() -> int:
     """Load, score, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", required=True, metavar="PATH", help="saved model: a path, models:/… or runs:/…")
-    cli.add_table_arguments(parser)
-    parser.add_argument("--output", required=True, metavar="PATH", help="where the scored table is written")
-    parser.add_argument(
-        "--output-format", choices=("parquet", "csv", "delta"), help="default: by the path, else parquet"
-    )
-    parser.add_argument("--overwrite", action="store_true")
+    cli.add_model_arguments(parser, "the scored table is")
     args = parser.parse_args()
     return cli.run(lambda: _score(args))
 
@@ -54,7 +48,7 @@ def _score(args: argparse.Namespace) -> dict[str, Any]:
     kept = [cli.quoted(name) for name in cli.plain_columns(frame)]
     table = scored.transform(rows).select(*kept, *(column.alias(name) for name, column in outputs.items()))
     cli.write_table(table, args.output, args.output_format, args.overwrite)
-    written = cli.read_table(spark, args.output, cli.format_of(args.output, args.output_format))
+    written = cli.read_table(spark, args.output, args.output_format)
     positive = written.where(cli.quoted("prediction") == last.getPositiveLabel()).count()
     return {"output": args.output, "rows": written.count(), "predicted_positive": positive}
 

@@ -27,7 +27,7 @@ from pyspark.sql import functions as sf
 
 from bspauc_spark import BSPAUCClassifier, BSPAUCModel, cli
 
-LABEL, HELD = "bspauc__label", "bspauc__held"
+HELD = "bspauc__held"
 
 
 def main() -> int:
@@ -85,7 +85,7 @@ def _train(args: argparse.Namespace) -> dict[str, Any]:
     frame = cli.read_table(spark, args.input, args.format)
     cli.check_columns(frame, args.exclude, "--exclude")
     given = frame.columns
-    frame, label = cli.numeric_label(frame, args.label, args.positive, LABEL)
+    frame, label = cli.numeric_label(frame, args.label, args.positive)
     names = cli.feature_columns(frame.select(given), args.features, [args.label, *args.exclude])
     cli.check_columns(frame, args.categorical, "--categorical")
     stages, features = cli.feature_stages(frame, names, args.categorical, args.impute, args.max_categories)

@@ -29,14 +29,10 @@ def photograph(report: Path, folder: Path | None = None) -> dict[str, object]:
                 if page.evaluate("document.documentElement.scrollWidth") > width:
                     found["overflow"].append(name)  # type: ignore[attr-defined]
                 if folder is not None and scheme == "light":
-                    page.screenshot(path=folder / f"report-{name}.png", clip=_top(width, height))
+                    page.screenshot(path=folder / f"report-{name}.png")
                 page.close()
         browser.close()
     return found
-
-
-def _top(width: int, height: int) -> dict[str, float]:
-    return {"x": 0, "y": 0, "width": width, "height": 2 * height if width < 600 else 1.6 * height}
 
 
 def _listen(page: Page, report: Path, found: dict[str, object]) -> None:

@@ -25,6 +25,8 @@ _HELD_FOR_TUNING = 0.2
 # Of each class: an AUC does not mind the ratio of the classes, and there are sets with one positive in a thousand rows.
 _MOST_TUNING_ROWS = 5_000
 TUNING_PERCENT = 20
+# Flips spare this share of the rows, those nearest to the hyperplane.
+FAR_QUANTILE = 0.25
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Task:
     cell: Cell
     method: str
     trial: int = 0
-    far_quantile: float = 0.25
+    far_quantile: float = FAR_QUANTILE
     settings: dict[str, Any] = field(default_factory=dict)
 
     @property

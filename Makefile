@@ -43,6 +43,7 @@ bench: setup
 	$(PYTHON) benchmarks/workers.py $(if $(DATA_DIR),--data-dir $(DATA_DIR))
 	$(if $(DATA_DIR),$(PYTHON) benchmarks/audit.py --data-dir $(DATA_DIR))
 	$(if $(DATA_DIR),$(PYTHON) benchmarks/defaults.py --data-dir $(DATA_DIR))
+	$(if $(DATA_DIR),$(PYTHON) benchmarks/few_rows.py --data-dir $(DATA_DIR))
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

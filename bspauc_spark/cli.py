@@ -210,7 +210,10 @@ def feature_columns(frame: DataFrame, named: Sequence[str] | None, not_features:
 def feature_stages(
     frame: DataFrame, names: Sequence[str], categorical: Sequence[str], impute: str, most_categories: int
 ) -> tuple[list[Any], str]:
-    """Pipeline stages from columns to one vector, and its name: text is encoded, numbers are imputed and scaled."""
+    """Pipeline stages from columns to one vector, and its name.
+
+    Text is encoded, numbers are imputed and scaled; what has no other values than 0 and 1 stays so.
+    """
     types = {name: frame.schema[name].dataType for name in names}
     if len(names) == 1 and isinstance(types[names[0]], (VectorUDT, st.ArrayType)):
         return [], names[0]
@@ -225,7 +228,7 @@ def feature_stages(
     _check_categories(frame, texts, most_categories)
     stages: list[Any] = []
     inputs = {name: name for name in names}
-    gaps = _with_gaps(frame, numbers)
+    gaps, flags = _gaps_and_flags(frame, numbers)
     if gaps and impute == "error":
         raise InvalidDataError(
             f"column {gaps[0]} has missing values, as have {len(gaps) - 1} others. Fill them, or --impute median."
@@ -238,8 +241,14 @@ def feature_stages(
         inputs |= dict(zip(texts, encoded, strict=True))
         stages.append(StringIndexer(inputCols=texts, outputCols=indexed, handleInvalid="keep"))
         stages.append(OneHotEncoder(inputCols=indexed, outputCols=encoded, dropLast=False))
-    stages.append(VectorAssembler(inputCols=list(inputs.values()), outputCol="bspauc__raw"))
-    stages.append(StandardScaler(inputCol="bspauc__raw", outputCol="bspauc__features", withMean=True))
+    # A rare category or flag is left as 0 and 1: scaled to 0 and 30 it would be learned by heart.
+    unscaled = {*texts, *flags, *(name for name, kind in types.items() if isinstance(kind, st.BooleanType))}
+    scaled = [inputs.pop(name) for name in names if name not in unscaled]
+    if scaled:
+        stages.append(VectorAssembler(inputCols=scaled, outputCol="bspauc__numbers"))
+        stages.append(StandardScaler(inputCol="bspauc__numbers", outputCol="bspauc__scaled", withMean=True))
+    parts = ["bspauc__scaled"] * bool(scaled) + list(inputs.values())
+    stages.append(VectorAssembler(inputCols=parts, outputCol="bspauc__features"))
     return stages, "bspauc__features"
 
 
@@ -259,12 +268,20 @@ def _check_categories(frame: DataFrame, texts: list[str], most: int) -> None:
             )
 
 
-def _with_gaps(frame: DataFrame, numbers: list[str]) -> list[str]:
+def _gaps_and_flags(frame: DataFrame, numbers: list[str]) -> tuple[list[str], list[str]]:
+    """The number columns with missing values, and those with no other values than 0 and 1."""
     if not numbers:
-        return []
-    missing = (quoted(name).isNull() | sf.isnan(quoted(name).cast("double")) for name in numbers)
-    found = frame.select(*(sf.max(gap).alias(name) for name, gap in zip(numbers, missing, strict=True))).first()
-    return [name for name in numbers if found is not None and found[name]]
+        return [], []
+    columns = [quoted(name).cast("double") for name in numbers]
+    gaps = [sf.max(column.isNull() | sf.isnan(column)) for column in columns]
+    others = [sf.max(~column.isin(0.0, 1.0) & ~sf.isnan(column)) for column in columns]
+    found = frame.select(*gaps, *others).first()
+    assert found is not None
+    has_gaps, has_others = found[: len(numbers)], found[len(numbers) :]
+    return (
+        [name for name, gap in zip(numbers, has_gaps, strict=True) if gap],
+        [name for name, other in zip(numbers, has_others, strict=True) if not other],
+    )
 
 
 def load_model(spark: SparkSession, where: str) -> PipelineModel:

@@ -43,6 +43,9 @@ from bspauc_spark.workers.serve import Task
 from bspauc_spark.workers.worker import TrainingSettings, Worker
 
 _MOST_FREQUENCY_BYTES = 2 << 30
+# Few rows would be learned by heart, wrong labels included, unless θ decays faster; much faster, and it shrinks to
+# nothing (docs/defaults.md).
+_LEAST_DECAY, _LARGEST_DECAY, _DECAY_ROWS = 0.3, 5.0, 6_000
 
 
 class BSPAUCClassifier(
@@ -145,9 +148,11 @@ class BSPAUCClassifier(
             checkpoints = self._checkpoints(staged)
             spec = self._network(staged.shards.num_features, staged.shards.open)
             about |= self._about(placement, staged)
+            decay = self._decay(staged.counts)
+            about["params"]["regParam"] = decay
             with tracking.run(self.getTracking(), self._parent_run, about) as run:
-                with self._workers(spark, placement, staged, spec) as workers:
-                    outcome = self._run(workers, checkpoints, run.log_round)
+                with self._workers(spark, placement, staged, spec, decay) as workers:
+                    outcome = self._run(workers, decay, checkpoints, run.log_round)
                 about["seconds"] = time.perf_counter() - start
                 model = self._finish(staged, spec, outcome, about)
                 run.log_summary(model.summary)
@@ -186,13 +191,13 @@ class BSPAUCClassifier(
 
     @contextlib.contextmanager
     def _workers(
-        self, spark: SparkSession, placement: Placement, staged: StagedData, spec: NetworkSpec
+        self, spark: SparkSession, placement: Placement, staged: StagedData, spec: NetworkSpec, decay: float
     ) -> Iterator[Workers]:
         """The θ side where it was placed, and its end."""
         task = Task(
             shards=staged.shards,
             spec=spec,
-            settings=self._settings(),
+            settings=self._settings(decay),
             use_gpu=self.getUseGpu(),
             threads=placement.threads,
         )
@@ -210,7 +215,7 @@ class BSPAUCClassifier(
                 yield InProcessWorkers(Worker(task.shards.open(), task.spec, settings))
 
     def _run(
-        self, workers: Workers, checkpoints: Checkpoints | None, log: Callable[[algorithm.Round], None]
+        self, workers: Workers, decay: float, checkpoints: Checkpoints | None, log: Callable[[algorithm.Round], None]
     ) -> algorithm.Outcome:
         """Algorithm 1 under a progress bar."""
         rounds = self.getRounds()
@@ -230,7 +235,7 @@ class BSPAUCClassifier(
                 self._pace(),
                 rounds,
                 # Decoupled decay shrinks θ beside the descent on L; it is no term of L.
-                tau=0.0 if self.getOptimizer() == "adamw" else self.getRegParam(),
+                tau=0.0 if self.getOptimizer() == "adamw" else decay,
                 ensure_descent=self.getEnsureDescent(),
                 patience=self.getPatience() if self._optional("validationIndicatorCol") else 0,
                 on_round=show,
@@ -295,13 +300,22 @@ class BSPAUCClassifier(
             width = median_width({name: one for name, one in rows().items() if name in (POSITIVES, NEGATIVES)})
         return NetworkSpec(kind, num_features, (), count, width, self.getSeed())
 
-    def _settings(self) -> TrainingSettings:
+    def _decay(self, counts: Mapping[str, int]) -> float:
+        """``regParam``, or what stands for it where it is not set."""
+        if self.isDefined("regParam"):
+            return self.getRegParam()
+        if self.getNetwork() != "mlp" or self.getOptimizer() != "adamw":
+            return _LEAST_DECAY
+        wanted = _DECAY_ROWS / (counts[POSITIVES] + counts[NEGATIVES])
+        return min(max(wanted, _LEAST_DECAY), _LARGEST_DECAY)
+
+    def _settings(self, decay: float) -> TrainingSettings:
         return TrainingSettings(
             optimizer=self.getOptimizer(),
             learning_rate=self.getLearningRate(),
             batch_size=self.getBatchSize(),
             steps=self.getStepsPerRound(),
-            tau=self.getRegParam(),
+            tau=decay,
             pairing=self.getPairing(),
             averaging=self.getAveraging(),
             seed=self.getSeed(),

@@ -63,7 +63,8 @@ def fit_arrays(estimator: BSPAUCClassifier, x: Matrix, y: BoolArray, held: BoolA
         kinds |= {VALIDATION_POSITIVES: y & held, VALIDATION_NEGATIVES: ~y & held}
     rows = {kind: as_rows(x[chosen]) for kind, chosen in kinds.items()}
     with one_thread():
-        worker = Worker(rows, estimator._network(x.shape[1], lambda: rows), estimator._settings())
+        settings = estimator._settings(estimator._decay({kind: len(some) for kind, some in rows.items()}))
+        worker = Worker(rows, estimator._network(x.shape[1], lambda: rows), settings)
         outcome = algorithm.fit(InProcessWorkers(worker), estimator._pace(), estimator.getRounds(), tau=0.0)
     return ArrayFit(worker, outcome)
 

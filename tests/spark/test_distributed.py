@@ -230,7 +230,7 @@ def staged(moons: DataFrame) -> Iterator[StagedData]:
 
 
 def task_of(staged: StagedData) -> Task:
-    settings = BSPAUCClassifier(**FAST)._settings()
+    settings = BSPAUCClassifier(**FAST)._settings(decay=0.3)
     return Task(staged.shards, NetworkSpec("mlp", 6, (16, 16)), settings)
 
 

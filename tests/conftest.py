@@ -9,10 +9,20 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from pyspark.sql import DataFrame, SparkSession
 
 os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+# Several test processes share the cores: threads that spin for each other would cost tenfold.
+torch.set_num_threads(1)
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

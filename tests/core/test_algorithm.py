@@ -123,12 +123,11 @@ def test_the_same_seed_gives_the_same_bits():
     assert not all(np.array_equal(first[name], other[name]) for name in first)
 
 
-def test_overlapping_fits_leave_the_number_of_torch_threads_as_it_was():
-    before = torch.get_num_threads()
+def test_overlapping_fits_leave_the_number_of_torch_threads_as_it_was(two_threads):
     first, second = one_thread(), one_thread()
     first.__enter__()
     second.__enter__()
     first.__exit__(None, None, None)
     assert torch.get_num_threads() == 1
     second.__exit__(None, None, None)
-    assert torch.get_num_threads() == before
+    assert torch.get_num_threads() == 2

@@ -274,7 +274,6 @@ def test_use_gpu_without_one_says_so(moons: DataFrame) -> None:
         BSPAUCClassifier(useGpu=True).fit(moons)
 
 
-def test_the_number_of_torch_threads_is_left_as_it_was(moons: DataFrame) -> None:
-    before = torch.get_num_threads()
+def test_the_number_of_torch_threads_is_left_as_it_was(moons: DataFrame, two_threads: None) -> None:
     BSPAUCClassifier(**FAST).fit(moons)
-    assert torch.get_num_threads() == before
+    assert torch.get_num_threads() == 2

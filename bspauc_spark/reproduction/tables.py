@@ -136,7 +136,7 @@ def _kernel_gain(table: pd.DataFrame) -> str:
     if "tsam" not in table or "bspauc-kernel" not in table:
         return ""
     gain = (table["bspauc-kernel"] - table["tsam"]).mean()
-    return f"\nKernel BSPAUC is {gain:+.4f} above TSAM on average.\n"
+    return f"\nKernel BSPAUC against TSAM, on average: {gain:+.4f}.\n"
 
 
 def plot(points: pd.DataFrame, value: str, label: str) -> Figure:

@@ -11,12 +11,13 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from bspauc_spark.binned import auc
 from bspauc_spark.checkpoint import Checkpoints, Saved
 from bspauc_spark.errors import DivergedError
 from bspauc_spark.launch import Scores, Workers
 from bspauc_spark.pace import ExplicitPace, Pace
 from bspauc_spark.selection import Selection, solve
-from bspauc_spark.statistics import auc, pair_sum
+from bspauc_spark.statistics import pair_sum
 from bspauc_spark.workers.worker import BlockReport
 
 logger = logging.getLogger("bspauc_spark")

@@ -76,8 +76,9 @@ class Histogram(NamedTuple):
         """The histogram of all parts' scores."""
         counts, sums = np.zeros(_BINS, dtype=np.int64), np.zeros(_BINS)
         for part in parts:
-            counts[part.bins] += part.counts
-            sums[part.bins] += part.sums
+            # A bin may come more than once, where workers' histograms were joined end to end.
+            np.add.at(counts, part.bins, part.counts)
+            np.add.at(sums, part.bins, part.sums)
         return cls._filled(counts, sums)
 
     @classmethod
@@ -247,6 +248,15 @@ class BinnedScores:
         a, b = int(self._ends.searchsorted(first, "right")), int(self._starts.searchsorted(last, "left"))
         weights = np.minimum(self._ends[a:b], last) - np.maximum(self._starts[a:b], first)
         yield self.values[a:b], weights
+
+
+def _fetch_nothing(bins: Bins) -> Contents:
+    raise AssertionError("these scores are gone, so their bins cannot be fetched.")
+
+
+def ordered(scores: ScoreArray | Histogram, fetch: Fetch = _fetch_nothing) -> OrderedScores:
+    """The scores of a class, given all of them or their histogram."""
+    return BinnedScores(scores, fetch) if isinstance(scores, Histogram) else ClassScores.from_array(scores)
 
 
 def settled(compute: Callable[Concatenate[OrderedScores, OrderedScores, P], T]) -> Callable[..., T]:

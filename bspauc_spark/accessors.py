@@ -303,6 +303,14 @@ class Accessors(BSPAUCParams):
         """Set ``useGpu``."""
         return self._set(useGpu=value)
 
+    def getExactRows(self) -> int:
+        """Value of ``exactRows``."""
+        return self.getOrDefault(self.exactRows)
+
+    def setExactRows(self, value: int) -> Self:
+        """Set ``exactRows``."""
+        return self._set(exactRows=value)
+
     def getTracking(self) -> str:
         """Value of ``tracking``."""
         return self.getOrDefault(self.tracking)

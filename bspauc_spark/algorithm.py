@@ -11,12 +11,13 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from bspauc_spark.binned import auc
 from bspauc_spark.checkpoint import Checkpoints, Saved
 from bspauc_spark.errors import DivergedError
 from bspauc_spark.launch import Scores, Workers
 from bspauc_spark.pace import ExplicitPace, Pace
 from bspauc_spark.selection import Selection, solve
-from bspauc_spark.statistics import auc, pair_sum
+from bspauc_spark.statistics import pair_sum
 from bspauc_spark.workers.worker import BlockReport
 
 logger = logging.getLogger("bspauc_spark")
@@ -105,7 +106,16 @@ def fit(
         )
         logger.debug("round %d: %s", t, asdict(row))
         on_round(row)
+    if outcome.scores is not scores and outcome.scores is not None and outcome.scores.binned:
+        # Bins can be fetched of the scores that the workers have now, so they score by the θ that is kept once more.
+        outcome.scores = _scores_of_best(workers, outcome)
     return outcome
+
+
+def _scores_of_best(workers: Workers, outcome: Outcome) -> Scores:
+    best = {f"average.{name}": array for name, array in outcome.weights.items()}
+    workers.load({**workers.state(), **best})
+    return workers.score()
 
 
 def _begin(

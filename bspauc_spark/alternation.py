@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bspauc_spark.statistics import ClassScores, Ranking, loss_sum, pair_sum
+from bspauc_spark.statistics import OrderedScores, Ranking, loss_sum, pair_sum
 
 _PLAIN_ROUNDS = 8
 _JUMP_UPDATES = 60
@@ -70,22 +70,22 @@ def _update(own: Ranking, opposite: Ranking, opposite_fraction: float, balanced:
 
 
 def update_v(
-    pos: ClassScores, neg: ClassScores, negative_fraction: float, lam: float, mu: float, lead: float = 0.0
+    pos: OrderedScores, neg: OrderedScores, negative_fraction: float, lam: float, mu: float, lead: float = 0.0
 ) -> float:
     """V of the v that minimises K while u keeps ``negative_fraction`` (the paper's closed form of v)."""
     return Problem.of(pos, neg, lam, mu, lead).v(negative_fraction)
 
 
 def update_u(
-    pos: ClassScores, neg: ClassScores, positive_fraction: float, lam: float, mu: float, lead: float = 0.0
+    pos: OrderedScores, neg: OrderedScores, positive_fraction: float, lam: float, mu: float, lead: float = 0.0
 ) -> float:
     """U of the u that minimises K while v keeps ``positive_fraction`` (the paper's closed form of u)."""
     return Problem.of(pos, neg, lam, mu, lead).u(positive_fraction)
 
 
 def objective(
-    pos: ClassScores,
-    neg: ClassScores,
+    pos: OrderedScores,
+    neg: OrderedScores,
     positive_fraction: float,
     negative_fraction: float,
     lam: float,
@@ -109,7 +109,9 @@ class Problem:
     lead: float = 0.0
 
     @classmethod
-    def of(cls, pos: ClassScores, neg: ClassScores, lam: float = 0.0, mu: float = 0.0, lead: float = 0.0) -> Problem:
+    def of(
+        cls, pos: OrderedScores, neg: OrderedScores, lam: float = 0.0, mu: float = 0.0, lead: float = 0.0
+    ) -> Problem:
         """The problem of these scores."""
         return cls(Ranking(pos, positive=True), Ranking(neg, positive=False), lam, mu, lead)
 

@@ -14,12 +14,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-FloatArray = NDArray[np.float64]
+from bspauc_spark.binned import settled
+from bspauc_spark.statistics import FloatArray, OrderedScores, ScoreArray
 
 BINS_PER_CLASS = 256
 """Quantiles of each class that cut the score axis into bins."""
@@ -29,14 +30,6 @@ END_SHARE = 0.1
 
 END_ROWS = 20
 """Fewest rows of a class that make an end."""
-
-
-class SortedScores(Protocol):
-    """Anything that holds the ascending scores of one class, such as ``statistics.ClassScores``."""
-
-    @property
-    def sorted(self) -> NDArray[np.float32]:
-        """The scores, ascending."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +120,7 @@ class ScoreCalibration:
         )
 
 
-def fit_calibration(positives: ArrayLike | SortedScores, negatives: ArrayLike | SortedScores) -> ScoreCalibration:
+def fit_calibration(pos: OrderedScores, neg: OrderedScores) -> ScoreCalibration:
     """Calibrate scores on the labels that came with them.
 
     Bins between class quantiles keep it linear in the number of rows. The share of positives at the low end and
@@ -137,12 +130,9 @@ def fit_calibration(positives: ArrayLike | SortedScores, negatives: ArrayLike | 
 
     Parameters
     ----------
-    positives, negatives : array-like or object with ``sorted``
-        Finite scores of the rows labelled positive and negative, in any order; at least one each.
+    pos, neg
+        Scores of the rows labelled positive and negative.
     """
-    pos, neg = _ascending(positives), _ascending(negatives)
-    if not pos.size or not neg.size:
-        raise ValueError(f"calibration needs both classes: {pos.size} positives, {neg.size} negatives.")
     center, p_count, n_count = _bins(pos, neg)
     total = p_count + n_count
     cap0 = _end_level(n_count, p_count)
@@ -162,40 +152,24 @@ def fit_calibration(positives: ArrayLike | SortedScores, negatives: ArrayLike | 
         intercept=intercept,
         e0=e0,
         e1=e1,
-        positive_share=pos.size / (pos.size + neg.size),
-        rate_floor=(0.5 / (neg.size + 1), 0.5 / (pos.size + 1)),
+        positive_share=len(pos) / (len(pos) + len(neg)),
+        rate_floor=(0.5 / (len(neg) + 1), 0.5 / (len(pos) + 1)),
     )
 
 
-def _ascending(scores: ArrayLike | SortedScores) -> NDArray[np.floating[Any]]:
-    ascending = getattr(scores, "sorted", None)
-    if ascending is not None:
-        return np.asarray(ascending)
-    array = np.asarray(scores)
-    return np.sort(array if array.dtype == np.float32 else array.astype(np.float64))
-
-
-def _bins(pos: NDArray[np.floating[Any]], neg: NDArray[np.floating[Any]]) -> tuple[FloatArray, FloatArray, FloatArray]:
+@settled
+def _bins(pos: OrderedScores, neg: OrderedScores) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Mean score, positives and negatives of each bin; equal scores never part."""
     cuts = np.unique(np.concatenate([_quantiles(pos), _quantiles(neg)]))
-    p_edge = np.concatenate([[0], np.searchsorted(pos, cuts, side="right")])
-    n_edge = np.concatenate([[0], np.searchsorted(neg, cuts, side="right")])
+    p_edge, n_edge = (np.concatenate([[0], scores.counts_at_most(cuts)]) for scores in (pos, neg))
     p_count, n_count = np.diff(p_edge), np.diff(n_edge)
-    sums = _segment_sums(pos, p_edge) + _segment_sums(neg, n_edge)
-    return sums / (p_count + n_count), p_count.astype(np.float64), n_count.astype(np.float64)
+    sums = pos.segment_sums(p_edge) + neg.segment_sums(n_edge)
+    return sums / np.maximum(p_count + n_count, 1), p_count.astype(np.float64), n_count.astype(np.float64)
 
 
-def _quantiles(ascending: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
-    count = min(BINS_PER_CLASS, ascending.size)
-    return ascending[np.arange(1, count + 1) * ascending.size // count - 1]
-
-
-def _segment_sums(ascending: NDArray[np.floating[Any]], edges: NDArray[np.int64]) -> FloatArray:
-    # reduceat gives an element, not 0, for an empty segment: only start segments that have rows
-    sums = np.zeros(edges.size - 1)
-    filled = np.flatnonzero(np.diff(edges))
-    sums[filled] = np.add.reduceat(ascending, edges[filled], dtype=np.float64)
-    return sums
+def _quantiles(scores: OrderedScores) -> ScoreArray:
+    count = min(BINS_PER_CLASS, len(scores))
+    return scores.many(np.arange(1, count + 1) * len(scores) // count - 1)
 
 
 def _isotonic(shares: FloatArray, weights: FloatArray) -> FloatArray:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from bspauc_spark.calibration import ScoreCalibration
 from bspauc_spark.launch import Scores
 from bspauc_spark.selection import Selection
-from bspauc_spark.statistics import ClassScores
+from bspauc_spark.statistics import OrderedScores
 
 BINS = 60
 CURVE_POINTS = 200
@@ -50,12 +50,13 @@ class Diagnostics:
         pos, neg = scores.positive, scores.negative
         edges = _edges(pos, neg)
         kept, excluded = {}, {}
-        for name, one, weights in (
-            ("positives", pos, selection.positive_weights(pos.sorted)),
-            ("negatives", neg, selection.negative_weights(neg.sorted)),
-        ):
-            kept[name] = _counts(one.sorted[weights > 0], edges)
-            excluded[name] = _counts(one.sorted[weights == 0], edges)
+        # A score at the threshold itself belongs to the kept rows if any weight is left for it.
+        tau, partly = selection.tau_positive, selection.phi_positive > 0
+        first = pos.count_below(tau) if partly else pos.count_at_most(tau)
+        kept["positives"], excluded["positives"] = _counts(pos, first, len(pos), edges), _counts(pos, 0, first, edges)
+        tau, partly = selection.tau_negative, selection.phi_negative > 0
+        last = neg.count_at_most(tau) if partly else neg.count_below(tau)
+        kept["negatives"], excluded["negatives"] = _counts(neg, 0, last, edges), _counts(neg, last, len(neg), edges)
         rows, judged = ("validation", scores.validation) if scores.validation else ("training", (pos, neg))
         thresholds, above_pos, above_neg = _ranks(*judged)
         return cls(
@@ -80,27 +81,29 @@ class Diagnostics:
         return cls(**values)
 
 
-def _edges(pos: ClassScores, neg: ClassScores) -> npt.NDArray[np.float64]:
-    ends = [float(one.sorted[int(share * (len(one) - 1))]) for one in (pos, neg) for share in _TAILS]
+def _edges(pos: OrderedScores, neg: OrderedScores) -> npt.NDArray[np.float64]:
+    ends = [one.at(int(share * (len(one) - 1))) for one in (pos, neg) for share in _TAILS]
     low, high = min(ends), max(ends)
     return np.linspace(low, high if high > low else low + 1.0, BINS + 1)
 
 
-def _counts(scores: npt.NDArray[np.float32], edges: npt.NDArray[np.float64]) -> tuple[int, ...]:
-    counts, _ = np.histogram(np.clip(scores, edges[0], edges[-1]), edges)
-    return tuple(counts.tolist())
+def _counts(scores: OrderedScores, first: int, last: int, edges: npt.NDArray[np.float64]) -> tuple[int, ...]:
+    """Rows per bin among those at ranks ``first`` to ``last - 1``; the outer bins take what lies beyond."""
+    inner = np.clip(scores.rough_below(edges[1:-1]), first, last)
+    return tuple(np.diff([first, *inner.tolist(), last]).tolist())
 
 
-def _ranks(pos: ClassScores, neg: ClassScores) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
+def _ranks(pos: OrderedScores, neg: OrderedScores) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
     """Falling thresholds, each the score of some row, and how many rows of each class are at or above them."""
-    picks = (one.sorted[np.linspace(0, len(one) - 1, CURVE_POINTS // 2).astype(np.int64)] for one in (pos, neg))
+    picks = (one.many(np.linspace(0, len(one) - 1, CURVE_POINTS // 2).astype(np.int64)) for one in (pos, neg))
     thresholds = np.unique(np.concatenate(list(picks)))[::-1]
-    return thresholds, len(pos) - pos.counts_below(thresholds), len(neg) - neg.counts_below(thresholds)
+    return thresholds, len(pos) - pos.rough_below(thresholds), len(neg) - neg.rough_below(thresholds)
 
 
-def _suspicious(pos: ClassScores, neg: ClassScores, calibration: ScoreCalibration) -> tuple[Mapping[str, Any], ...]:
+def _suspicious(pos: OrderedScores, neg: OrderedScores, calibration: ScoreCalibration) -> tuple[Mapping[str, Any], ...]:
     """Suspicion falls with the score of a positive and rises with that of a negative: the ends hold the worst."""
-    low, high = pos.sorted[:MOST_SUSPICIOUS], neg.sorted[-MOST_SUSPICIOUS:]
+    low = pos.many(np.arange(min(MOST_SUSPICIOUS, len(pos))))
+    high = neg.many(np.arange(max(0, len(neg) - MOST_SUSPICIOUS), len(neg)))
     scores = np.concatenate([low, high])
     positive = np.arange(len(scores)) < len(low)
     suspicion = calibration.suspicion(scores, positive)

@@ -25,6 +25,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.utils import is_remote
 
 from bspauc_spark import errors
+from bspauc_spark.binned import Bins, Contents, Histogram
 from bspauc_spark.errors import BSPAUCError, DivergedError, WorkerError
 from bspauc_spark.launch import Scores, State, weights_of
 from bspauc_spark.selection import Selection
@@ -250,8 +251,11 @@ class _Standing:
     state: State
 
     @classmethod
-    def of(cls, reply: Message) -> _Standing:
-        return cls(Scores.of(reply.group("scores")), reply.values["penalty"], reply.group("state"))
+    def of(cls, reply: Message, fetch: Callable[[str, Bins], Contents]) -> _Standing:
+        statistics: dict[str, npt.NDArray[np.float32] | Histogram] = dict(reply.group("scores"))
+        bins, counts, sums = (reply.group(part) for part in Histogram._fields)
+        statistics |= {name: Histogram(bins[name], counts[name], sums[name]) for name in bins}
+        return cls(Scores.of(statistics, fetch), reply.values["penalty"], reply.group("state"))
 
 
 class DistributedWorkers:
@@ -315,11 +319,19 @@ class DistributedWorkers:
         return self._standing
 
     def _ask(self, command: Message) -> Message:
+        reply = self._hear(command)
+        self._standing = _Standing.of(reply, self._contents)
+        return reply
+
+    def _contents(self, kind: str, bins: Bins) -> Contents:
+        """What all rows' scores have in these bins; workers that were lost score the same again."""
+        reply = self._hear(Message("contents", {"kind": kind}, {"bins": bins}))
+        return Contents(reply.arrays["scores"], reply.arrays["counts"])
+
+    def _hear(self, command: Message) -> Message:
         while True:
             try:
-                reply = self._running().ask(command)
-                self._standing = _Standing.of(reply)
-                return reply
+                return self._running().ask(command)
             except _GoneError:
                 self._recover()
 

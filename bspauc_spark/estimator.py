@@ -111,6 +111,7 @@ class BSPAUCClassifier(
         stagingDir: str | None = None,
         checkpointDir: str | None = None,
         maxRestarts: int | None = None,
+        exactRows: int | None = None,
         tracking: str | None = None,
         verbose: bool | None = None,
     ) -> None:
@@ -153,8 +154,8 @@ class BSPAUCClassifier(
             with tracking.run(self.getTracking(), self._parent_run, about) as run:
                 with self._workers(spark, placement, staged, spec, decay) as workers:
                     outcome = self._run(workers, decay, checkpoints, run.log_round)
-                about["seconds"] = time.perf_counter() - start
-                model = self._finish(staged, spec, outcome, about)
+                    about["seconds"] = time.perf_counter() - start
+                    model = self._finish(staged, spec, outcome, about)
                 run.log_summary(model.summary)
         finally:
             staged.remove()
@@ -322,6 +323,7 @@ class BSPAUCClassifier(
             pretrain_steps=self.getPretrainSteps(),
             pretrain_fraction=self.getPretrainFraction(),
             features_per_step=self.getFeaturesPerStep(),
+            exact_rows=self.getExactRows(),
         )
 
     def _pace(self) -> Pace | None:

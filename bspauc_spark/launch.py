@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from bspauc_spark.binned import BinnedScores, Bins, Contents, Histogram, ordered
 from bspauc_spark.selection import Selection
 from bspauc_spark.shards import NEGATIVES, POSITIVES, VALIDATION_NEGATIVES, VALIDATION_POSITIVES
-from bspauc_spark.statistics import ClassScores
+from bspauc_spark.statistics import OrderedScores
 from bspauc_spark.workers.worker import BlockReport, Worker
 
 State: TypeAlias = Mapping[str, npt.NDArray[Any]]
@@ -22,20 +24,30 @@ State: TypeAlias = Mapping[str, npt.NDArray[Any]]
 
 @dataclass(frozen=True)
 class Scores:
-    """Sorted scores of all training rows per class, and of the validation rows where there are any."""
+    """Ordered scores of all training rows per class, and of the validation rows where there are any."""
 
-    positive: ClassScores
-    negative: ClassScores
-    validation: tuple[ClassScores, ClassScores] | None = None
+    positive: OrderedScores
+    negative: OrderedScores
+    validation: tuple[OrderedScores, OrderedScores] | None = None
 
     @classmethod
-    def of(cls, arrays: Mapping[str, npt.NDArray[np.float32]]) -> Scores:
-        """From the scores of all rows by kind."""
-        scores = {name: ClassScores.from_array(values) for name, values in arrays.items()}
+    def of(
+        cls,
+        statistics: Mapping[str, npt.NDArray[np.float32] | Histogram],
+        fetch: Callable[[str, Bins], Contents],
+    ) -> Scores:
+        """From the scores of all rows by kind, or their histograms, of which ``fetch`` gives the contents of bins."""
+        scores = {name: ordered(values, partial(fetch, name)) for name, values in statistics.items()}
         validation = None
         if VALIDATION_POSITIVES in scores:
             validation = (scores[VALIDATION_POSITIVES], scores[VALIDATION_NEGATIVES])
         return cls(scores[POSITIVES], scores[NEGATIVES], validation)
+
+    @property
+    def binned(self) -> bool:
+        """Whether any of them are in bins."""
+        every = (self.positive, self.negative, *(self.validation or ()))
+        return any(isinstance(scores, BinnedScores) for scores in every)
 
 
 class Workers(Protocol):
@@ -109,7 +121,8 @@ class InProcessWorkers:
 
     def score(self) -> Scores:
         """Score every row."""
-        return Scores.of(self._worker.scores())
+        scores = self._worker.scores()
+        return Scores.of(self._worker.statistics(), lambda name, bins: Contents.of(scores[name], bins))
 
     def penalty(self) -> float:
         """``Ω(θ)``."""

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from bspauc_spark.calibration import fit_calibration
 from bspauc_spark.selection import Calibration, calibrate_classes, calibration
-from bspauc_spark.statistics import ClassScores
+from bspauc_spark.statistics import OrderedScores
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ _LEAST_NU = 1e-3
 class Pace(Protocol):
     """What each round's λ and μ are."""
 
-    def at(self, t: int, pos: ClassScores, neg: ClassScores) -> PaceStep:
+    def at(self, t: int, pos: OrderedScores, neg: OrderedScores) -> PaceStep:
         """The pace of round ``t = 1, 2, …``, given the scores it starts from."""
 
 
@@ -60,7 +60,7 @@ class FractionPace:
     nu: float
     mu: float | None = None
 
-    def at(self, t: int, pos: ClassScores, neg: ClassScores) -> PaceStep:
+    def at(self, t: int, pos: OrderedScores, neg: OrderedScores) -> PaceStep:
         """The λ that keeps this round's fraction."""
         fraction = self.first + (self.last - self.first) * ramp(t, self.rounds)
         if self.mu is not None:
@@ -80,7 +80,7 @@ class AutomaticPace:
     rounds: int
     nu: float
 
-    def at(self, t: int, pos: ClassScores, neg: ClassScores) -> PaceStep:
+    def at(self, t: int, pos: OrderedScores, neg: OrderedScores) -> PaceStep:
         """λ and μ that keep this round's fractions of both classes."""
         wrong = fit_calibration(pos, neg).wrong_shares
         V, U = (self._fraction(_believed(share), t) for share in wrong)
@@ -110,7 +110,7 @@ class ExplicitPace:
     mu: float
     fraction: float
 
-    def at(self, t: int, pos: ClassScores, neg: ClassScores) -> PaceStep:
+    def at(self, t: int, pos: OrderedScores, neg: OrderedScores) -> PaceStep:
         """The λ of the schedule; ``solve`` starts where the last round ended, in round 1 from everything."""
         if self.first is None:
             self.first = min(calibration(pos, neg, self.fraction, mu=self.mu).lam, self.largest)

@@ -236,6 +236,12 @@ class BSPAUCParams(BSPAUCModelParams, HasValidationIndicatorCol, HasSeed):
     maxRestarts: Param[int] = _integer(
         "maxRestarts", "how often lost workers are started again, from the last finished round", 0
     )
+    exactRows: Param[int] = _integer(
+        "exactRows",
+        "scores of a class that are sorted on the driver, 4 bytes each; of a larger class histograms and the few bins "
+        "that matter come to it, and the selection is the same",
+        0,
+    )
     tracking: Param[str] = _choice(
         "tracking",
         "MLflow: 'auto' logs the fit to the active run, if there is one, 'on' to a run of its own, nested under an "
@@ -274,6 +280,7 @@ DEFAULTS: dict[str, Any] = {
     "numProcesses": 0,
     "useGpu": False,
     "maxRestarts": 2,
+    "exactRows": 50_000_000,
     "tracking": "auto",
     "verbose": True,
 }

@@ -16,10 +16,11 @@ import safetensors.numpy
 import torch
 
 from bspauc_spark.arrow import DenseBlock, FeatureBlock, SparseBlock
+from bspauc_spark.binned import settled
 from bspauc_spark.calibration import ScoreCalibration
 from bspauc_spark.errors import InvalidFeaturesError, ModelFormatError
 from bspauc_spark.selection import Selection
-from bspauc_spark.statistics import ClassScores, negative_losses, positive_losses
+from bspauc_spark.statistics import OrderedScores, negative_losses, positive_losses
 from bspauc_spark.version import __version__
 from bspauc_spark.workers.networks import NetworkSpec, ScoringNetwork, score_blocks
 from bspauc_spark.workers.rows import Batch, SparseBatch
@@ -41,10 +42,9 @@ class LossCurves:
     negative: FloatArray
 
     @classmethod
-    def of(cls, pos: ClassScores, neg: ClassScores, selection: Selection) -> LossCurves:
+    def of(cls, pos: OrderedScores, neg: OrderedScores, selection: Selection) -> LossCurves:
         """The curves for the rows that ``selection`` keeps."""
-        low = float(min(pos.sorted[0], neg.sorted[0]))
-        high = float(max(pos.sorted[-1], neg.sorted[-1]))
+        low, high = min(pos.at(0), neg.at(0)), max(pos.at(len(pos) - 1), neg.at(len(neg) - 1))
         low, high = low - max(1.0, 1e-6 * abs(low)), high + max(1.0, 1e-6 * abs(high))
         scores = np.linspace(low, high, _CURVE_POINTS)
         kept = (selection.positive_fraction * len(pos), selection.negative_fraction * len(neg))
@@ -182,18 +182,23 @@ class Scorer:
             raise ModelFormatError(f"no model at {path}: {error.strerror} ({error.filename}).") from error
 
 
-def balanced_threshold(pos: ClassScores, neg: ClassScores) -> float:
+@settled
+def balanced_threshold(pos: OrderedScores, neg: OrderedScores) -> float:
     """The score above which "positive" maximises balanced accuracy, midway between two neighbouring scores.
 
     Balanced accuracy is linear in the rates of both classes, so labels that are wrong at a constant rate per
     class do not move the best threshold.
     """
     # The best cut lies just below a positive's score.
-    below = neg.counts_below(pos.sorted)
-    gain = below / len(neg) - np.arange(len(pos)) / len(pos)
-    best = int(np.argmax(gain))
-    cut = float(pos.sorted[best])
-    lower = [float(s.sorted[k - 1]) for s, k in ((pos, pos.count_below(cut)), (neg, int(below[best]))) if k]
+    best, cut, done = -1.0, 0.0, 0.0
+    for scores, weights in pos.points(0, len(pos)):
+        gain = neg.rough_below(scores) / len(neg) - (done + np.cumsum(weights) - weights) / len(pos)
+        place = int(np.argmax(gain))
+        if gain[place] > best:
+            best, cut = float(gain[place]), float(scores[place])
+        done += weights.sum()
+    ranks = pos.count_below(cut), neg.count_below(cut)
+    lower = [scores.at(rank - 1) for scores, rank in zip((pos, neg), ranks, strict=True) if rank]
     return (cut + max(lower)) / 2 if lower else cut - 1.0
 
 

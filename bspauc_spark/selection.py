@@ -22,6 +22,7 @@ from bspauc_spark.alternation import (
     update_u,
     update_v,
 )
+from bspauc_spark.binned import settled
 from bspauc_spark.errors import BSPAUCError, BSPAUCWarning, CollapseError, InvalidPaceError
 from bspauc_spark.stationarity import (
     LAMBDA_FLOOR,
@@ -31,7 +32,7 @@ from bspauc_spark.stationarity import (
     stationary_points,
     zero_loss_fraction,
 )
-from bspauc_spark.statistics import ClassScores, FloatArray, Ranking, as_scores
+from bspauc_spark.statistics import FloatArray, OrderedScores, Ranking, as_scores
 
 __all__ = [
     "Calibration",
@@ -69,10 +70,10 @@ class Selection:
     iterations: int
     converged: bool
     lead: float = 0.0
-    scores: tuple[ClassScores, ClassScores] | None = field(default=None, repr=False, compare=False)
+    scores: tuple[OrderedScores, OrderedScores] | None = field(default=None, repr=False, compare=False)
 
     @classmethod
-    def everything(cls, pos: ClassScores, neg: ClassScores, lam: float = 0.0, mu: float = 0.0) -> Selection:
+    def everything(cls, pos: OrderedScores, neg: OrderedScores, lam: float = 0.0, mu: float = 0.0) -> Selection:
         """Every row with weight 1, whatever its score: not self-paced."""
         return cls(-_LARGEST, 1.0, _LARGEST, 1.0, lam, mu, 1.0, 1.0, 0, True, scores=(pos, neg))
 
@@ -129,9 +130,10 @@ def _threshold(ranking: Ranking, fraction: float) -> tuple[float, float]:
     return score, (kept - easier) / (at_most - easier)
 
 
+@settled
 def solve(
-    pos: ClassScores,
-    neg: ClassScores,
+    pos: OrderedScores,
+    neg: OrderedScores,
     lam: float,
     mu: float,
     start: tuple[float, float] | None = None,
@@ -227,7 +229,7 @@ class Calibration(NamedTuple):
 
 
 def calibrate(
-    pos: ClassScores, neg: ClassScores, fraction: float, mu: float | None = None, nu: float | None = None
+    pos: OrderedScores, neg: OrderedScores, fraction: float, mu: float | None = None, nu: float | None = None
 ) -> float:
     """λ with which ``solve``, started from everything, keeps ``(V + U)/2 = fraction``.
 
@@ -245,9 +247,10 @@ def calibrate(
     return found.lam
 
 
+@settled
 def calibration(
-    pos: ClassScores,
-    neg: ClassScores,
+    pos: OrderedScores,
+    neg: OrderedScores,
     fraction: float,
     mu: float | None = None,
     nu: float | None = None,
@@ -319,8 +322,9 @@ def _search(keep: Callable[[float], float], fraction: float, grid: list[float]) 
             low, high = (lam, high) if (kept < fraction) == below_low else (low, lam)
 
 
+@settled
 def calibrate_classes(
-    pos: ClassScores, neg: ClassScores, positive_fraction: float, negative_fraction: float, nu: float
+    pos: OrderedScores, neg: OrderedScores, positive_fraction: float, negative_fraction: float, nu: float
 ) -> Calibration:
     """λ, ``μ ≥ ν·λ`` and the lead δ that keep V of the positives and U of the negatives, verified by ``solve``.
 

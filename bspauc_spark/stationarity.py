@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bspauc_spark.alternation import Problem, threshold_losses
-from bspauc_spark.statistics import ClassScores
+from bspauc_spark.statistics import OrderedScores
 
 # Rows a full margin apart have loss 0 and stay for any λ > 0. The margin is 1, so this λ is next to none.
 LAMBDA_FLOOR = 1e-6
@@ -64,12 +64,12 @@ def lambda_range(problem: Problem, V: float, U: float, balance: Balance) -> Lamb
     return LambdaRange(max(low_v, low_u), min(high_v, high_u), side)
 
 
-def lambda_of_everything(pos: ClassScores, neg: ClassScores) -> float:
+def lambda_of_everything(pos: OrderedScores, neg: OrderedScores) -> float:
     """A λ that keeps every row, whatever μ is."""
     return lambda_range(Problem.of(pos, neg), 1.0, 1.0, Balance()).middle
 
 
-def zero_loss_fraction(pos: ClassScores, neg: ClassScores) -> float:
+def zero_loss_fraction(pos: OrderedScores, neg: OrderedScores) -> float:
     """``ρ_min``: the largest fraction of both classes, easiest rows first, that is a full margin apart.
 
     These rows have loss 0 and stay selected for any λ > 0, so no λ balances the classes below it.
@@ -86,7 +86,7 @@ def zero_loss_fraction(pos: ClassScores, neg: ClassScores) -> float:
 
 
 def stationary_points(
-    pos: ClassScores, neg: ClassScores, fraction: float, balance: Balance
+    pos: OrderedScores, neg: OrderedScores, fraction: float, balance: Balance
 ) -> list[tuple[float, float, float]]:
     """``(λ, V, U)`` of up to four block-optimal points with ``V + U = 2·fraction``, most balanced first.
 
@@ -114,7 +114,9 @@ def stationary_points(
     return [(at_v.middle, V, total - V) for V, at_v in ranges if math.isfinite(at_v.low)]
 
 
-def pace_of_classes(pos: ClassScores, neg: ClassScores, V: float, U: float, nu: float) -> tuple[float, float, float]:
+def pace_of_classes(
+    pos: OrderedScores, neg: OrderedScores, V: float, U: float, nu: float
+) -> tuple[float, float, float]:
     """λ, ``μ = ν·λ`` and the lead δ for which (V, U) is optimal in both blocks.
 
     ``l⁺ = λ − 2μ(V − U − δ)`` and ``l⁻ = λ + 2μ(V − U − δ)`` give ``λ = (l⁺ + l⁻)/2`` and

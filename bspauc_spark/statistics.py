@@ -6,10 +6,10 @@ With θ fixed, a row's loss depends on its score alone and is monotone in it, so
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -29,6 +29,46 @@ def as_scores(scores: ArrayLike) -> ScoreArray:
     """Scores as the float32 that sorting, thresholds and weights all use."""
     with np.errstate(over="ignore"):
         return np.asarray(scores).astype(np.float32, copy=False)
+
+
+class OrderedScores(Protocol):
+    """The scores of one class in ascending order, however they are held; ranks count from 0.
+
+    Those whose names begin with ``rough_`` may be off by the rows of a bin, where scores are held in bins.
+    """
+
+    def __len__(self) -> int:
+        """How many there are."""
+
+    def at(self, rank: int) -> float:
+        """The score at this rank."""
+
+    def many(self, ranks: CountArray) -> ScoreArray:
+        """The scores at these ranks."""
+
+    def count_below(self, x: float) -> int:
+        """How many scores are < x, exactly, for any float64 x."""
+
+    def count_at_most(self, x: float) -> int:
+        """How many scores are ≤ x, exactly, for any float64 x."""
+
+    def counts_at_most(self, x: FloatArray | ScoreArray) -> CountArray:
+        """``count_at_most`` for an array."""
+
+    def rough_below(self, x: FloatArray | ScoreArray) -> CountArray:
+        """``count_below`` for an array."""
+
+    def rough_at_most(self, x: FloatArray | ScoreArray) -> CountArray:
+        """``count_at_most`` for an array."""
+
+    def range_sum(self, first: int, last: int) -> float:
+        """Sum of the scores at ranks ``first`` to ``last - 1``, in float64."""
+
+    def segment_sums(self, edges: CountArray) -> FloatArray:
+        """Sums between consecutive ranks of ``edges``, which never fall."""
+
+    def points(self, first: float, last: float) -> Iterator[tuple[FloatArray, FloatArray]]:
+        """The scores from position ``first`` to ``last`` in parts, each with its weights; the ends count in part."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -72,6 +112,14 @@ class ClassScores:
     def __repr__(self) -> str:
         return f"ClassScores({len(self):,} scores, {self.sorted[0]:.6g} to {self.sorted[-1]:.6g})"
 
+    def at(self, rank: int) -> float:
+        """The score at this rank."""
+        return float(self.sorted[rank])
+
+    def many(self, ranks: CountArray) -> ScoreArray:
+        """The scores at these ranks."""
+        return self.sorted[ranks]
+
     def count_below(self, x: float) -> int:
         """How many scores are < x, exactly, for any float64 x."""
         if abs(x) > _LARGEST:
@@ -101,6 +149,8 @@ class ClassScores:
             key = np.where(key > x, np.nextafter(key, np.float32(-np.inf)), key)
         return self.sorted.searchsorted(key, "right").astype(np.int64, copy=False)
 
+    rough_below, rough_at_most = counts_below, counts_at_most
+
     @cached_property
     def _levels(self) -> list[NDArray[Any]]:
         """The scores, sums of 1,024 of them, sums of 1,024 of those, …; full blocks only."""
@@ -128,17 +178,27 @@ class ClassScores:
             first, last = inner_first, inner_last
         return total
 
-    def prefix_sum(self, k: float) -> float:
-        """Sum of the ``k`` lowest scores; of a fractional ``k`` the last score counts in part."""
-        whole = int(k)
-        total = self.range_sum(0, whole)
-        return total + (k - whole) * float(self.sorted[whole]) if k > whole else total
-
     def segment_sums(self, edges: CountArray) -> FloatArray:
-        """``Σ sorted[edges[i]:edges[i+1]]`` for strictly increasing edges."""
-        if edges.size < 2:
-            return np.empty(0)
-        return np.add.reduceat(self.sorted[: edges[-1]], edges[:-1], dtype=np.float64)
+        """``Σ sorted[edges[i]:edges[i+1]]`` for edges that never fall."""
+        return segment_sums(self.sorted, edges)
+
+    def points(self, first: float, last: float) -> Iterator[tuple[FloatArray, FloatArray]]:
+        """The scores from position ``first`` to ``last`` in parts, each with its weights; the ends count in part."""
+        stop = int(np.ceil(last))
+        for start in range(int(first), stop, _CHUNK):
+            ranks = np.arange(start, min(start + _CHUNK, stop))
+            weights = np.minimum(ranks + 1.0, last) - np.maximum(ranks, first)
+            yield self.sorted[start : start + ranks.size].astype(np.float64), weights
+
+
+def segment_sums(values: NDArray[Any], edges: CountArray) -> FloatArray:
+    """``Σ values[edges[i]:edges[i+1]]`` in float64, for edges that never fall."""
+    # reduceat gives an element, not 0, for an empty segment: only start segments that have some
+    sums = np.zeros(max(edges.size - 1, 0))
+    filled = np.flatnonzero(np.diff(edges))
+    if filled.size:
+        sums[filled] = np.add.reduceat(values[: edges[-1]], edges[filled], dtype=np.float64)
+    return sums
 
 
 @dataclass(frozen=True)
@@ -150,7 +210,7 @@ class Ranking:
     keeps its ``kept`` easiest members, the last one fractionally.
     """
 
-    scores: ClassScores
+    scores: OrderedScores
     positive: bool
 
     def __len__(self) -> int:
@@ -158,15 +218,15 @@ class Ranking:
 
     def hardness(self, rank: int) -> float:
         """Hardness of the member at this rank."""
-        if self.positive:
-            return -float(self.scores.sorted[len(self) - 1 - rank])
-        return float(self.scores.sorted[rank])
+        return -self.scores.at(len(self) - 1 - rank) if self.positive else self.scores.at(rank)
 
-    def hardnesses(self, first: int, last: int) -> FloatArray:
-        """Hardness of the members at ranks ``first`` to ``last - 1``."""
-        if self.positive:
-            return -self.scores.sorted[len(self) - last : len(self) - first][::-1].astype(np.float64)
-        return self.scores.sorted[first:last].astype(np.float64)
+    def members(self, first: float, last: float) -> Iterator[tuple[FloatArray, FloatArray]]:
+        """Hardness and weight of the members from position ``first`` to ``last``, whose ends count in part."""
+        if not self.positive:
+            yield from self.scores.points(first, last)
+            return
+        for scores, weights in self.scores.points(len(self) - last, len(self) - first):
+            yield -scores, weights
 
     def count_at_most(self, hardness: float) -> int:
         """How many members are at most this hard."""
@@ -197,7 +257,7 @@ class Ranking:
         edge = -1.0 - hardness
         whole = int(kept)
         scores, n = self.scores, len(self)
-        ranks = n - scores.counts_below(-edge) if self.positive else scores.counts_at_most(edge)
+        ranks = n - scores.rough_below(-edge) if self.positive else scores.rough_at_most(edge)
         starts, place = np.unique(np.minimum(ranks, whole), return_inverse=True)
         # Sums from each start to the kept end, added up from that end: nothing easier gets in.
         tails = np.empty(starts.size)
@@ -225,40 +285,34 @@ def loss_sum(own: Ranking, first: float, last: float, opposite: Ranking, kept: f
     Divided by ``len(own)`` it is what K's pair term gains when ``own`` goes from keeping ``first`` members
     to keeping ``last``, with the opposite class at ``kept``.
     """
-    total = 0.0
-    stop = int(np.ceil(last))
-    for start in range(int(first), stop, _CHUNK):
-        ranks = np.arange(start, min(start + _CHUNK, stop))
-        weight = np.minimum(ranks + 1.0, last) - np.maximum(ranks, first)
-        total += float(weight @ opposite.losses(own.hardnesses(start, int(ranks[-1]) + 1), kept))
-    return total
+    return sum(float(weights @ opposite.losses(hardness, kept)) for hardness, weights in own.members(first, last))
 
 
-def positive_loss(score: float, neg: ClassScores, kept: float | None = None) -> float:
+def positive_loss(score: float, neg: OrderedScores, kept: float | None = None) -> float:
     """Loss of one positive, ``l⁺(s) = (1/m) Σ_j u_j max(0, 1 − s + s_j)``; ``kept`` is Σu (all if None)."""
     return Ranking(neg, positive=False).loss(-float(score), len(neg) if kept is None else kept)
 
 
-def negative_loss(score: float, pos: ClassScores, kept: float | None = None) -> float:
+def negative_loss(score: float, pos: OrderedScores, kept: float | None = None) -> float:
     """Loss of one negative, ``l⁻(s) = (1/n) Σ_i v_i max(0, 1 − s_i + s)``; ``kept`` is Σv (all if None)."""
     return Ranking(pos, positive=True).loss(float(score), len(pos) if kept is None else kept)
 
 
-def positive_losses(scores: ArrayLike, neg: ClassScores, kept: float | None = None) -> FloatArray:
+def positive_losses(scores: ArrayLike, neg: OrderedScores, kept: float | None = None) -> FloatArray:
     """``positive_loss`` of a 1-d array of scores, in the order given."""
     hardness = -as_scores(scores).astype(np.float64)
     return Ranking(neg, positive=False).losses(hardness, len(neg) if kept is None else kept)
 
 
-def negative_losses(scores: ArrayLike, pos: ClassScores, kept: float | None = None) -> FloatArray:
+def negative_losses(scores: ArrayLike, pos: OrderedScores, kept: float | None = None) -> FloatArray:
     """``negative_loss`` of a 1-d array of scores, in the order given."""
     hardness = as_scores(scores).astype(np.float64)
     return Ranking(pos, positive=True).losses(hardness, len(pos) if kept is None else kept)
 
 
 def pair_sum(
-    pos: ClassScores,
-    neg: ClassScores,
+    pos: OrderedScores,
+    neg: OrderedScores,
     positive_kept: float | None = None,
     negative_kept: float | None = None,
 ) -> float:
@@ -274,12 +328,11 @@ def pair_sum(
     return loss_sum(u, 0.0, kept_u, v, kept_v) * len(pos)
 
 
-def auc(pos: ClassScores, neg: ClassScores) -> float:
+def auc(pos: OrderedScores, neg: OrderedScores) -> float:
     """Exact area under the ROC curve; tied pairs count one half."""
     few, many = (pos, neg) if len(pos) <= len(neg) else (neg, pos)
     twice = 0
-    for start in range(0, len(few), _CHUNK):
-        part = few.sorted[start : start + _CHUNK]
-        twice += int(many.counts_below(part).sum() + many.counts_at_most(part).sum())
+    for scores, _ in few.points(0, len(few)):
+        twice += int(many.rough_below(scores).sum() + many.rough_at_most(scores).sum())
     pairs = 2 * len(pos) * len(neg)
     return twice / pairs if few is pos else (pairs - twice) / pairs

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-FloatArray: TypeAlias = npt.NDArray[np.float32]
+AnyArray: TypeAlias = npt.NDArray[Any]
 IntArray: TypeAlias = npt.NDArray[np.int64]
 
 # No collective waits for more than another rank's share of the same work, or for rank 0's next "nothing yet".
@@ -42,8 +42,8 @@ class Group(Protocol):
     def align(self, tensors: Sequence[Tensor]) -> None:
         """Take over rank 0's values."""
 
-    def gather(self, own: Sequence[FloatArray]) -> list[FloatArray]:
-        """On rank 0 each array with all ranks' values, in rank order; elsewhere empty arrays."""
+    def gather(self, own: Sequence[AnyArray]) -> list[AnyArray]:
+        """On rank 0 each 1-d array with all ranks' values, in rank order; elsewhere empty arrays."""
 
     def share(self, data: bytes) -> bytes:
         """Rank 0's bytes, everywhere."""
@@ -68,7 +68,7 @@ class Alone:
     def align(self, tensors: Sequence[Tensor]) -> None:
         """Nothing to take over."""
 
-    def gather(self, own: Sequence[FloatArray]) -> list[FloatArray]:
+    def gather(self, own: Sequence[AnyArray]) -> list[AnyArray]:
         """``own`` alone."""
         return list(own)
 
@@ -134,19 +134,21 @@ class TorchGroup:
         for tensor, part in zip(tensors, torch.split(flat, [t.numel() for t in tensors]), strict=True):
             tensor.copy_(part.view_as(tensor))
 
-    def gather(self, own: Sequence[FloatArray]) -> list[FloatArray]:
+    def gather(self, own: Sequence[AnyArray]) -> list[AnyArray]:
         """On rank 0 all ranks' values, in one message; gloo gathers equal lengths, so it travels padded."""
-        counts = self._counts([len(array) for array in own])
+        counts = self._counts([array.nbytes for array in own])
         longest = int(counts.sum(axis=1).max())
-        padded = torch.zeros(longest)
-        padded[: sum(map(len, own))] = torch.from_numpy(np.concatenate(own))
-        parts = [torch.empty(longest) for _ in range(self.size)] if self.rank == 0 else None
+        padded = torch.zeros(longest, dtype=torch.uint8)
+        padded[: sum(array.nbytes for array in own)] = torch.from_numpy(
+            np.concatenate([np.ascontiguousarray(array).view(np.uint8) for array in own])
+        )
+        parts = [torch.empty(longest, dtype=torch.uint8) for _ in range(self.size)] if self.rank == 0 else None
         with _peers():
             dist.gather(padded, parts, dst=0)
         if parts is None:
-            return [np.empty(0, dtype=np.float32) for _ in own]
+            return [np.empty(0, dtype=array.dtype) for array in own]
         cut = [np.split(part.numpy(), row) for part, row in zip(parts, counts.cumsum(axis=1), strict=True)]
-        return [np.concatenate([pieces[k] for pieces in cut]) for k in range(len(own))]
+        return [np.concatenate([pieces[k] for pieces in cut]).view(array.dtype) for k, array in enumerate(own)]
 
     def share(self, data: bytes) -> bytes:
         """Rank 0's bytes, everywhere."""

@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from bspauc_spark.binned import Histogram
 from bspauc_spark.errors import DeviceError, DivergedError
 from bspauc_spark.selection import Selection
 from bspauc_spark.workers.device import choose_device, device_name
@@ -123,6 +124,9 @@ class _EndedError(Exception):
 def answer(worker: Worker, command: Message) -> Message:
     """Do what ``command`` asks; the reply says where θ stands now, and is complete on rank 0."""
     started = time.perf_counter()
+    if command.word == "contents":
+        found = worker.contents(command.values["kind"], command.arrays["bins"])
+        return Message("contents", {"work_seconds": time.perf_counter() - started}, found._asdict())
     word, values = "done", dict[str, Any]()
     if command.word == "pretrain" and worker.settings.pretrain_steps:
         worker.pretrain()
@@ -134,7 +138,10 @@ def answer(worker: Worker, command: Message) -> Message:
             values = dataclasses.asdict(report)
         except DivergedError as error:
             word, values = "diverged", {"error": str(error)}
-    arrays = {f"scores.{name}": scores for name, scores in worker.all_scores().items()}
+    arrays = dict[str, Any]()
+    for name, scores in worker.statistics().items():
+        parts = scores._asdict() if isinstance(scores, Histogram) else {"scores": scores}
+        arrays |= {f"{part}.{name}": array for part, array in parts.items()}
     arrays |= {f"state.{name}": array for name, array in worker.state().items()}
     values |= {"penalty": worker.penalty(), "work_seconds": time.perf_counter() - started}
     return Message(word, values, arrays)

@@ -13,10 +13,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from bspauc_spark.binned import Bins, Contents, Histogram, ordered
 from bspauc_spark.errors import DivergedError
 from bspauc_spark.selection import Selection
 from bspauc_spark.shards import NEGATIVES, POSITIVES
-from bspauc_spark.statistics import ClassScores, pair_sum
+from bspauc_spark.statistics import OrderedScores, pair_sum
 from bspauc_spark.workers.device import place_rows
 from bspauc_spark.workers.group import Alone, Group
 from bspauc_spark.workers.networks import NetworkSpec, ScoringNetwork, score_rows
@@ -47,6 +48,7 @@ class TrainingSettings:
     pretrain_steps: int = 0
     pretrain_fraction: float = 0.0
     features_per_step: int = 0
+    exact_rows: int = 50_000_000
     device: str = "cpu"
 
 
@@ -104,10 +106,19 @@ class Worker:
             self._scores = scores
         return self._scores
 
-    def all_scores(self) -> dict[str, FloatArray]:
-        """On rank 0 the scores of all ranks' rows; elsewhere none."""
-        scores = self.scores()
-        return dict(zip(scores, self.group.gather(list(scores.values())), strict=True))
+    def statistics(self) -> dict[str, FloatArray | Histogram]:
+        """On rank 0 the scores of all ranks' rows, or their histogram where a class is too large; elsewhere none."""
+        return {name: self._gather(scores) for name, scores in self.scores().items()}
+
+    def contents(self, name: str, bins: Bins) -> Contents:
+        """On rank 0 what all ranks' scores of this kind have in these bins; elsewhere nothing."""
+        return Contents.merge([Contents(*self.group.gather(Contents.of(self.scores()[name], bins)))])
+
+    def _gather(self, scores: FloatArray) -> FloatArray | Histogram:
+        if int(self.group.counts(len(scores)).sum()) <= self.settings.exact_rows:
+            (every,) = self.group.gather([scores])
+            return every
+        return Histogram.merge([Histogram(*self.group.gather(Histogram.of(scores)))])
 
     def penalty(self) -> float:
         """``Ω(θ)`` of the averaged θ."""
@@ -155,15 +166,13 @@ class Worker:
     def _kept_pair_sum(self, selection: Selection) -> float:
         """``Σ v_i u_j ξ_ij`` over the rows that ``selection`` kept, at their new scores."""
         own = self.kept()
-        kept = self.group.gather(
-            [part for name in (POSITIVES, NEGATIVES) for part in (own[name].full, own[name].partial)]
-        )
 
-        def weighted(phi: float, full: FloatArray, partial: FloatArray) -> list[tuple[float, ClassScores]]:
-            return [(w, ClassScores.from_array(scores)) for w, scores in ((1.0, full), (phi, partial)) if len(scores)]
+        def weighted(name: str, phi: float) -> list[tuple[float, OrderedScores]]:
+            parts = ((1.0, self._gather(own[name].full)), (phi, self._gather(own[name].partial)))
+            return [(weight, ordered(part)) for weight, part in parts if _size(part)]
 
-        positives = weighted(selection.phi_positive, *kept[:2])
-        negatives = weighted(selection.phi_negative, *kept[2:])
+        positives = weighted(POSITIVES, selection.phi_positive)
+        negatives = weighted(NEGATIVES, selection.phi_negative)
         return sum(v * u * pair_sum(s, r) for v, s in positives for u, r in negatives)
 
     def kept(self) -> dict[str, KeptScores]:
@@ -295,6 +304,10 @@ class Worker:
         if self.average is self.network:
             return
         move_average(self.average, self.network, self.settings.averaging, self._steps_done)
+
+
+def _size(part: FloatArray | Histogram) -> int:
+    return len(part.bins) if isinstance(part, Histogram) else len(part)
 
 
 @torch.no_grad()

@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from bspauc_spark import algorithm
+from bspauc_spark.binned import BinnedScores
 from bspauc_spark.launch import InProcessWorkers, one_thread
 from bspauc_spark.pace import AutomaticPace, FractionPace
+from bspauc_spark.selection import solve
 from bspauc_spark.shards import NEGATIVES, POSITIVES, VALIDATION_NEGATIVES, VALIDATION_POSITIVES
 from bspauc_spark.workers.networks import NetworkSpec
 from bspauc_spark.workers.rows import DenseRows
@@ -131,3 +133,23 @@ def test_overlapping_fits_leave_the_number_of_torch_threads_as_it_was(two_thread
     assert torch.get_num_threads() == 1
     second.__exit__(None, None, None)
     assert torch.get_num_threads() == 2
+
+
+@pytest.mark.parametrize("pace", [AutomaticPace(None, 4, 1.0), FractionPace(0.5, 0.8, 4, nu=1.0), None])
+@pytest.mark.parametrize("validation", [False, True])
+def test_a_fit_on_binned_scores_is_that_on_sorted_ones(pace, validation):
+    exact, binned = (
+        algorithm.fit(workers(validation, exact_rows=rows), pace, rounds=4, tau=0.001) for rows in (10**6, 0)
+    )
+    assert isinstance(binned.scores.positive, BinnedScores)
+    assert binned.best_round == exact.best_round
+    for name, wanted in exact.weights.items():
+        assert np.array_equal(binned.weights[name], wanted)
+    for found, row in zip(binned.history, exact.history, strict=True):
+        assert found.lam == pytest.approx(row.lam, rel=1e-9)
+        assert (found.train_auc, found.objective_after) == pytest.approx((row.train_auc, row.objective_after), abs=1e-5)
+    # Also those of an earlier round can still be fetched.
+    last = solve(binned.scores.positive, binned.scores.negative, 0.3, 0.3)
+    assert last.to_dict(False) == pytest.approx(
+        solve(exact.scores.positive, exact.scores.negative, 0.3, 0.3).to_dict(False)
+    )

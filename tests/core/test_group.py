@@ -147,10 +147,10 @@ def fitted(group: Group) -> dict[str, dict[str, Any]]:
 
 def _fitted(group: Group, cut: str) -> dict[str, Any]:
     worker = Worker(shares(CUTS[cut], group.rank), SPEC, settings(), group)
-    first = worker.all_scores()
+    first = worker.statistics()
     worker.pretrain()
     report = worker.block(EVERYTHING)
-    return {"first": first, "state": worker.state(), "report": report, "scores": worker.all_scores()}
+    return {"first": first, "state": worker.state(), "report": report, "scores": worker.statistics()}
 
 
 def test_two_ranks_draw_train_and_report_what_one_process_does(tmp_path: Path) -> None:

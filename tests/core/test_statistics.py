@@ -112,13 +112,6 @@ def test_range_sums_over_blocks_equal_plain_sums(size):
         assert of_class.range_sum(first, last) == pytest.approx(expected, rel=1e-12, abs=1e-9)
 
 
-def test_a_fractional_prefix_sum_counts_its_last_score_in_part():
-    of_class = ClassScores.from_array([4.0, 1.0, 2.0])
-    assert of_class.prefix_sum(1.5) == 2.0
-    assert of_class.prefix_sum(3) == 7.0
-    assert of_class.prefix_sum(0) == 0.0
-
-
 @given(score_lists, score_lists, shares)
 def test_positive_losses_equal_brute_force(s_pos, s_neg, share):
     kept = share * len(s_neg)

@@ -132,6 +132,16 @@ def test_two_local_processes_are_launched_once_and_learn_what_one_process_learns
         np.testing.assert_allclose(two.summary.history[name], alone.summary.history[name], atol=2e-3)
 
 
+def test_histograms_of_two_workers_give_the_model_that_all_their_scores_give(moons: DataFrame) -> None:
+    estimator = BSPAUCClassifier(**FAST, validationIndicatorCol="validation", numProcesses=2)
+    exact, binned = (estimator.copy({estimator.exactRows: rows}).fit(moons) for rows in (10**6, 100))
+    scorer, wanted = binned.scorer, exact.scorer
+    assert all(np.array_equal(scorer.weights[name], array) for name, array in wanted.weights.items())
+    assert scorer.threshold == pytest.approx(wanted.threshold, abs=1e-3)
+    assert scorer.selection.to_dict(False) == pytest.approx(wanted.selection.to_dict(False))
+    assert scorer.calibration.knots == pytest.approx(wanted.calibration.knots)
+
+
 def test_a_killed_worker_costs_the_round_it_died_in_and_changes_no_bit(
     moons: DataFrame, undisturbed: BSPAUCModel, caplog: pytest.LogCaptureFixture
 ) -> None:

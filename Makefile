@@ -39,6 +39,7 @@ format: setup
 bench: setup
 	$(PYTHON) -m pip install --quiet --constraint constraints.txt --editable '.[dev,bench]'
 	$(PYTHON) benchmarks/solve.py
+	$(PYTHON) benchmarks/binned.py
 	$(PYTHON) benchmarks/transform.py
 	$(PYTHON) benchmarks/workers.py $(if $(DATA_DIR),--data-dir $(DATA_DIR))
 	$(if $(DATA_DIR),$(PYTHON) benchmarks/audit.py --data-dir $(DATA_DIR))

@@ -60,7 +60,9 @@ def megabytes() -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=100_000_000)
-    parser.add_argument("--no-sort", action="store_true", help="do not compare with a full sort, which needs the memory")
+    parser.add_argument(
+        "--no-sort", action="store_true", help="do not compare with a full sort, which needs the memory"
+    )
     args = parser.parse_args()
     sizes = {"positive": args.rows // 10, "negative": args.rows - args.rows // 10}
     before, passes = megabytes(), {"positive": 0, "negative": 0}

@@ -126,13 +126,13 @@ class BinnedScores:
     ``fetch`` gives the contents of bins.
     """
 
-    def __init__(self, histogram: Histogram, fetch: Fetch) -> None:
-        if not histogram.bins.size:
+    def __init__(self, unknown: Histogram, fetch: Fetch, known: Contents | None = None) -> None:
+        if not unknown.bins.size and known is None:
             raise InvalidScoresError("there are no scores. A class needs at least one row.")
         self._fetch = fetch
         self._looked_into: set[int] = set()
         self.settling = False
-        self._set(histogram, Contents(np.empty(0, np.float32), np.empty(0, np.int64)))
+        self._set(unknown, known or Contents.merge([]))
 
     def _set(self, unknown: Histogram, known: Contents) -> None:
         first: Keys = unknown.bins.astype(np.uint32) << np.uint32(_SHIFT)
@@ -290,31 +290,25 @@ def auc(pos: OrderedScores, neg: OrderedScores) -> float:
     """Area under the ROC curve, tied pairs counting one half; of binned scores within ``AUC_BOUND``."""
     if isinstance(pos, ClassScores) and isinstance(neg, ClassScores):
         return statistics.auc(pos, neg)
-    p, n = _as_points(pos), _as_points(neg)
+    p, n, pairs = _as_points(pos), _as_points(neg), float(len(pos)) * len(neg)
     while True:
         first, last = n.highs.searchsorted(p.lows, "left"), n.lows.searchsorted(p.highs, "right")
         below, at_most = n._before[first], n._before[last]
-        total = float(len(pos)) * len(neg)
-        # A point shares its place with at most one of the other class that is not a single score too.
-        unsure = (last > first) & ((p.lows < p.highs) | (last - first > 1) | (n.lows < n.highs)[first % n.lows.size])
-        doubt = np.where(unsure, p.counts * (at_most - below) / 2.0, 0.0) / total
+        # Pairs within a bin may stand either way; two equal scores are no matter of doubt.
+        bins = (p.lows < p.highs) | (n.lows < n.highs)[np.minimum(first, n.lows.size - 1)]
+        doubt = np.where(bins, p.counts * (at_most - below) / 2.0, 0.0) / pairs
         if doubt.sum() < AUC_BOUND:
-            return float((p.counts * ((below + at_most) / (2.0 * total))).sum())
+            return float((p.counts * ((below + at_most) / (2.0 * pairs))).sum())
         order = np.argsort(-doubt)
-        needed = order[: int(np.searchsorted(np.cumsum(doubt[order]), doubt.sum() - AUC_BOUND / 2)) + 1]
-        p.look_into(needed)
-        n.look_into(np.unique(np.concatenate([first[needed], last[needed] - 1])))
-        if not p.refine() | n.refine():
-            return float((p.counts * ((below + at_most) / (2.0 * total))).sum())
+        worst = order[: int(np.searchsorted(np.cumsum(doubt[order]), doubt.sum() - AUC_BOUND / 2)) + 1]
+        p.look_into(worst)
+        n.look_into(np.unique(np.concatenate([first[worst], last[worst] - 1])))
+        p.refine()
+        n.refine()
 
 
 def _as_points(scores: OrderedScores) -> BinnedScores:
     if isinstance(scores, BinnedScores):
         return scores
     assert isinstance(scores, ClassScores)
-    values, counts = np.unique(scores.sorted + np.float32(0), return_counts=True)
-    none = Histogram(np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0))
-    points = BinnedScores.__new__(BinnedScores)
-    points._looked_into, points.settling = set(), False
-    points._set(none, Contents(values, counts))
-    return points
+    return BinnedScores(Histogram.merge([]), _fetch_nothing, Contents(*np.unique(scores.sorted, return_counts=True)))

@@ -66,7 +66,10 @@ def test_a_fit_in_an_active_run_logs_params_rounds_tags_and_artifacts(server: Se
     assert run.info.status == "FINISHED"
     plain = BSPAUCClassifier(**FAST)
     defined = {param.name for param in plain.params if plain.isDefined(param)}
-    assert set(run.data.params) == defined | {"validationIndicatorCol"}
+    # What stands for an unset regParam depends on the rows, so it is logged too.
+    assert set(run.data.params) == defined | {"validationIndicatorCol", "regParam"}
+    rows = model.summary.counts["positives"] + model.summary.counts["negatives"]
+    assert float(run.data.params["regParam"]) == pytest.approx(6000 / rows)
     assert run.data.params["stepsPerRound"] == "15"
     client = mlflow.MlflowClient()
     for name in ("lam", "positive_fraction", "apd", "objective_after", "train_auc", "validation_auc", "solve_seconds"):

@@ -11,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from bspauc_spark.binned import auc
+from bspauc_spark.binned import auc, sharpen
 from bspauc_spark.checkpoint import Checkpoints, Saved
 from bspauc_spark.errors import DivergedError
 from bspauc_spark.launch import Scores, Workers
@@ -187,6 +187,8 @@ def descend(workers: Workers, selection: Selection, tau: float, ensure_descent: 
     pos, neg = selection.scores
     kept = (selection.positive_fraction * len(pos), selection.negative_fraction * len(neg))
     pairs = max(kept[0] * kept[1], 1e-300)
+    # Before and after, a sum over bins may be too low by so much.
+    doubt = 2.0 * sharpen(pos, neg, *kept) * len(pos) * len(neg) / pairs
     before = pair_sum(pos, neg, *kept)
     penalty = workers.penalty()
     mean_before = before / pairs + tau * penalty
@@ -198,7 +200,7 @@ def descend(workers: Workers, selection: Selection, tau: float, ensure_descent: 
                 raise
             continue
         mean_after = report.pair_sum / pairs + tau * report.penalty
-        if not ensure_descent or mean_after <= mean_before:
+        if not ensure_descent or mean_after <= mean_before + doubt:
             return _Block(report, before, penalty, mean_before, mean_after, 0.5**halving)
         workers.undo()
     unchanged = BlockReport(before, penalty, 0.0)

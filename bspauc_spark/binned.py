@@ -37,8 +37,10 @@ _SHIFT = 10
 _BINS = 1 << (32 - _SHIFT)
 _SIGN = np.uint32(1 << 31)
 _CHUNK = 1 << 22
-# The AUC of bins is known up to half the pairs that share one.
+# The AUC of bins is known up to half the pairs that share one, the mean pair loss up to those whose margin lies in one:
+# bins are fetched until no more than this is in doubt.
 AUC_BOUND = 1e-5
+LOSS_BOUND = 1e-5
 
 
 def _keys(scores: ScoreArray) -> Keys:
@@ -299,12 +301,43 @@ def auc(pos: OrderedScores, neg: OrderedScores) -> float:
         doubt = np.where(bins, p.counts * (at_most - below) / 2.0, 0.0) / pairs
         if doubt.sum() < AUC_BOUND:
             return float((p.counts * ((below + at_most) / (2.0 * pairs))).sum())
-        order = np.argsort(-doubt)
-        worst = order[: int(np.searchsorted(np.cumsum(doubt[order]), doubt.sum() - AUC_BOUND / 2)) + 1]
-        p.look_into(worst)
-        n.look_into(np.unique(np.concatenate([first[worst], last[worst] - 1])))
-        p.refine()
-        n.refine()
+        _fetch_worst(p, n, doubt, first, last, AUC_BOUND)
+
+
+def sharpen(pos: OrderedScores, neg: OrderedScores, positive_kept: float, negative_kept: float) -> float:
+    """Fetch bins until the mean pair loss is known well enough; by how much it may still be too low.
+
+    Those that hold the first rows left out are fetched in any case.
+    """
+    if isinstance(pos, ClassScores) and isinstance(neg, ClassScores):
+        return 0.0
+    p, n, pairs = _as_points(pos), _as_points(neg), float(len(pos)) * len(neg)
+    p.at(min(int(len(p) - positive_kept), len(p) - 1))
+    n.at(min(int(negative_kept), len(n) - 1))
+    p.refine()
+    n.refine()
+    while True:
+        # The hinge is a line, and bins enter it exactly, but for pairs of bins on whose border the margin may end:
+        # those are off by at most a quarter of their two widths.
+        first, last = n.highs.searchsorted(p.lows - 1.0, "right"), n.lows.searchsorted(p.highs - 1.0, "left")
+        last = np.maximum(first, last)
+        spread = np.concatenate([[0.0], np.cumsum(n.counts * (n.highs - n.lows))])
+        near = (p.highs - p.lows) * (n._before[last] - n._before[first]) + spread[last] - spread[first]
+        doubt = p.counts * near / (4.0 * pairs)
+        total = float(doubt.sum())
+        if total < LOSS_BOUND or not _fetch_worst(p, n, doubt, first, last, LOSS_BOUND):
+            return total
+
+
+def _fetch_worst(
+    p: BinnedScores, n: BinnedScores, doubt: FloatArray, first: CountArray, last: CountArray, bound: float
+) -> bool:
+    """Fetch the points of ``p`` that are most in doubt, and the first and last of ``n`` that each meets."""
+    order = np.argsort(-doubt)
+    worst = order[: int(np.searchsorted(np.cumsum(doubt[order]), doubt.sum() - bound / 2)) + 1]
+    p.look_into(worst)
+    n.look_into(np.unique(np.concatenate([first[worst], last[worst] - 1])))
+    return bool(p.refine() + n.refine())
 
 
 def _as_points(scores: OrderedScores) -> BinnedScores:

@@ -1,15 +1,17 @@
 """Binned scores against sorted ones: the same selection from a histogram and a few fetched bins."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
 from bspauc_spark.alternation import objective
-from bspauc_spark.binned import AUC_BOUND, BinnedScores, Contents, Histogram, auc
+from bspauc_spark.binned import AUC_BOUND, LOSS_BOUND, BinnedScores, Contents, Histogram, auc, sharpen
 from bspauc_spark.calibration import fit_calibration
 from bspauc_spark.errors import CollapseError, InvalidScoresError
 from bspauc_spark.scorer import balanced_threshold
 from bspauc_spark.selection import calibrate_classes, calibration, solve
-from bspauc_spark.statistics import ClassScores
+from bspauc_spark.statistics import ClassScores, pair_sum
 from bspauc_spark.statistics import auc as exact_auc
 
 rng_of = np.random.default_rng
@@ -116,7 +118,22 @@ def test_auc_and_objective_are_within_their_bounds(kind):
     assert auc(*bins) == pytest.approx(exact_auc(*exact), abs=AUC_BOUND)
     assert auc(bins[0], exact[1]) == pytest.approx(exact_auc(*exact), abs=AUC_BOUND)
     wanted = objective(*exact, 0.8, 0.9, 0.1, 0.2)
-    assert objective(*bins, 0.8, 0.9, 0.1, 0.2) == pytest.approx(wanted, rel=1e-5, abs=1e-5)
+    bound = sharpen(*bins, 0.8 * len(pos), 0.9 * len(neg))
+    assert bound <= LOSS_BOUND
+    assert objective(*bins, 0.8, 0.9, 0.1, 0.2) == pytest.approx(wanted, rel=1e-9, abs=bound + 1e-12)
+    assert sharpen(*exact, len(pos), len(neg)) == 0.0
+
+
+def test_the_mean_pair_loss_of_bins_is_too_low_by_no_more_than_its_bound():
+    rng = rng_of(3)
+    # Wide bins, one margin apart: the worst there is.
+    pos, neg = rng.uniform(1000, 1002, 3000).astype(np.float32), rng.uniform(999, 1001, 4000).astype(np.float32)
+    exact = pair_sum(ClassScores.from_array(pos), ClassScores.from_array(neg)) / (3000 * 4000)
+    bins = [BinnedScores(Histogram.of(scores), partial(Contents.of, scores)) for scores in (pos, neg)]
+    before = pair_sum(*bins) / (3000 * 4000)
+    assert exact - before > 1e-5
+    bound = sharpen(*bins, 3000, 4000)
+    assert -1e-12 <= exact - pair_sum(*bins) / (3000 * 4000) <= bound <= LOSS_BOUND
 
 
 def test_few_bins_are_fetched_of_many_rows():

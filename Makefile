@@ -29,7 +29,7 @@ lint: setup
 	mypy
 
 test: lint
-	$(PYTHON) -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder -m 'not alone'
+	$(PYTHON) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder -m 'not alone'
 	$(PYTHON) -m pytest -m alone
 
 format: setup

@@ -24,7 +24,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.theta import Bare, seconds
+from benchmarks.solve import seconds
+from benchmarks.theta import Bare
 from benchmarks.transform import session
 from bspauc_spark import BSPAUCClassifier
 from bspauc_spark.selection import solve

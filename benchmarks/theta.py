@@ -13,8 +13,6 @@ import json
 import statistics
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +21,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.solve import seconds
 from bspauc_spark.shards import NEGATIVES, POSITIVES
 from bspauc_spark.workers.networks import NetworkSpec, score_rows
 from bspauc_spark.workers.pairs import all_pairs
@@ -64,12 +63,6 @@ class Bare:
     @torch.inference_mode()
     def score(self) -> list[Any]:
         return [torch.cat([self.average(part) for part in x.split(1024)]).numpy() for x in self.x]
-
-
-def seconds(call: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
 
 
 def main() -> None:

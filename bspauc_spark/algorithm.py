@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TypeVar
 
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from bspauc_spark.binned import auc, sharpen
 from bspauc_spark.checkpoint import Checkpoints, Saved
 from bspauc_spark.errors import DivergedError
-from bspauc_spark.launch import Scores, Workers
+from bspauc_spark.launch import Scores, State, Workers
 from bspauc_spark.pace import ExplicitPace, Pace
 from bspauc_spark.selection import Selection, solve
 from bspauc_spark.statistics import pair_sum
@@ -108,13 +108,13 @@ def fit(
         on_round(row)
     if outcome.scores is not scores and outcome.scores is not None and outcome.scores.binned:
         # Bins can be fetched of the scores that the workers have now, so they score by the θ that is kept once more.
-        outcome.scores = _scores_of_best(workers, outcome)
+        outcome.scores = _scores_by(outcome.weights, workers, workers.state())
     return outcome
 
 
-def _scores_of_best(workers: Workers, outcome: Outcome) -> Scores:
-    best = {f"average.{name}": array for name, array in outcome.weights.items()}
-    workers.load({**workers.state(), **best})
+def _scores_by(weights: Mapping[str, npt.NDArray[np.float32]], workers: Workers, state: State) -> Scores:
+    """Scores by the θ of an earlier round, for which the workers go to a ``state`` with it."""
+    workers.load({**state, **{f"average.{name}": array for name, array in weights.items()}})
     return workers.score()
 
 
@@ -133,8 +133,7 @@ def _begin(
     best_scores = None
     if best_round < saved.round:
         # Scores have the size of the data, so they are not saved but computed anew.
-        workers.load({**saved.state, **{f"average.{name}": array for name, array in saved.weights.items()}})
-        best_scores = workers.score()
+        best_scores = _scores_by(saved.weights, workers, saved.state)
     workers.load(saved.state)
     scores = workers.score()
     best = Selection.from_dict(saved.values["best_selection"])

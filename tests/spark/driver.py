@@ -52,6 +52,12 @@ def digest(arrays: dict) -> str:
     return hashlib.sha256(joined).hexdigest()
 
 
+def left_behind() -> tuple[int, int]:
+    """Processes that launch workers, and scripts of TorchDistributor."""
+    scripts = Path(tempfile.gettempdir()).glob("*/train.py")
+    return len(launchers(descendants(os.getpid()))), len(list(scripts))
+
+
 def main() -> None:
     asked = json.loads(sys.argv[1])
     builder = SparkSession.builder.master(asked["master"]).config("spark.ui.enabled", "false")
@@ -88,11 +94,10 @@ def main() -> None:
             result["interrupted"] = True
         result["seconds"] = time.monotonic() - started
         result["launches"] = len(launches)
-        # The processes above a rank follow it within a moment.
-        while launchers(descendants(os.getpid())) and time.monotonic() - started < result["seconds"] + 3:
+        # The processes above a rank follow it within a moment, and then remove its script.
+        while any(left_behind()) and time.monotonic() - started < result["seconds"] + 3:
             time.sleep(0.05)
-        result["processes"] = len(launchers(descendants(os.getpid())))
-        result["scripts"] = len(list(Path(tempfile.gettempdir()).glob("*/train.py")))
+        result["processes"], result["scripts"] = left_behind()
         result["threads"] = [t.name for t in threading.enumerate() if t.name.startswith("bspauc")]
         tracker = spark.sparkContext.statusTracker()
         result["jobs"] = len(tracker.getActiveJobsIds())

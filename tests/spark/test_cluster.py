@@ -56,11 +56,8 @@ def test_two_executors_are_chosen_and_recover_and_clean_up(tmp_path: Path) -> No
     assert interrupted["seconds"] < 10
     assert (recovered["launches"], local["launches"]) == (2, 1)
     assert recovered["digest"] == local["digest"]
-    # A task that Spark kills while TorchDistributor writes its script leaves that script behind, now and then.
-    assert recovered["scripts"] <= 1
-    for result in (missing, slots, gpu, interrupted, {**recovered, "scripts": 0}):
+    for result in (missing, slots, gpu, interrupted, recovered, local):
         assert_clean(result)
-    assert_clean({**local, "scripts": local["scripts"] - recovered["scripts"]})
 
 
 def test_dynamic_allocation_and_fractional_gpus_are_refused_at_once() -> None:

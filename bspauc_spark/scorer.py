@@ -81,7 +81,8 @@ class Scorer:
     @cached_property
     def network(self) -> ScoringNetwork:
         """The network with its weights, ready to score."""
-        network = self.spec.build()
+        columns = self.weights.get("first.columns")
+        network = self.spec.build(columns=None if columns is None else torch.from_numpy(np.array(columns)))
         network.load_state_dict({name: torch.from_numpy(np.array(w)) for name, w in self.weights.items()})
         return network.eval()
 

@@ -61,7 +61,7 @@ class CrossEntropy:
             optimizer.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
-            move_average(average, network, self.averaging, step)
+            move_average(list(average.parameters()), list(network.parameters()), self.averaging, step)
         self._average = average
         return self
 

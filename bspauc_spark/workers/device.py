@@ -62,7 +62,8 @@ def on_device(rows: Rows, device: torch.device) -> Rows:
     whole = rows.take(np.arange(len(rows)))
     if isinstance(rows, SparseRows):
         assert isinstance(whole, SparseBatch)
-        return DeviceSparseRows(SparseBatch(*(t.to(device) for t in vars(whole).values())), rows.num_features)
+        moved = SparseBatch(*(part.to(device) for part in (whole.indices, whole.values, whole.offsets)))
+        return DeviceSparseRows(moved, rows.num_features)
     assert isinstance(rows, DenseRows)
     assert isinstance(whole, Tensor)
     return DeviceDenseRows(whole.to(device))

@@ -39,6 +39,9 @@ class Group(Protocol):
     def sum_gradients(self, parameters: Sequence[Tensor]) -> None:
         """Replace each gradient by its sum over the ranks; a rank without one adds nothing."""
 
+    def sum_rows(self, named: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """All ranks' rows of a table, those of one number added up, and their numbers in ascending order."""
+
     def align(self, tensors: Sequence[Tensor]) -> None:
         """Take over rank 0's values."""
 
@@ -64,6 +67,10 @@ class Alone:
 
     def sum_gradients(self, parameters: Sequence[Tensor]) -> None:
         """Nothing to add."""
+
+    def sum_rows(self, named: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Nothing to add."""
+        return named, rows
 
     def align(self, tensors: Sequence[Tensor]) -> None:
         """Nothing to take over."""
@@ -126,13 +133,24 @@ class TorchGroup:
         for parameter, part in zip(parameters, torch.split(flat, [p.numel() for p in parameters]), strict=True):
             parameter.grad = part.view_as(parameter)
 
+    def sum_rows(self, named: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """One exchange of numbers and rows, padded to the longest; added in rank order, so alike everywhere."""
+        counts = self.counts(len(named)).tolist()
+        own = rows.new_zeros(max(counts), 1 + rows.shape[1])
+        own[: len(named), 0] = named.int().view(torch.float32)
+        own[: len(named), 1:] = rows
+        every = [torch.empty_like(own) for _ in range(self.size)]
+        with _peers():
+            dist.all_gather(every, own)
+        joined = torch.cat([part[:count] for part, count in zip(every, counts, strict=True)])
+        union, places = torch.unique(joined[:, 0].contiguous().view(torch.int32), return_inverse=True)
+        return union, rows.new_zeros(len(union), rows.shape[1]).index_add_(0, places, joined[:, 1:])
+
     def align(self, tensors: Sequence[Tensor]) -> None:
         """Take over rank 0's values: CPUs of different make round differently."""
-        flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
         with _peers():
-            dist.broadcast(flat, src=0)
-        for tensor, part in zip(tensors, torch.split(flat, [t.numel() for t in tensors]), strict=True):
-            tensor.copy_(part.view_as(tensor))
+            for tensor in tensors:
+                dist.broadcast(tensor, src=0)
 
     def gather(self, own: Sequence[AnyArray]) -> list[AnyArray]:
         """On rank 0 all ranks' values, in one message; gloo gathers equal lengths, so it travels padded."""

@@ -33,11 +33,11 @@ class NetworkSpec:
     kernel_width: float = 1.0
     kernel_seed: int = 0
 
-    def build(self, generator: torch.Generator | None = None) -> ScoringNetwork:
-        """The network, its initial weights drawn from ``generator``."""
+    def build(self, generator: torch.Generator | None = None, columns: Tensor | None = None) -> ScoringNetwork:
+        """The network, its initial weights drawn from ``generator``; with ``columns`` it sees those features alone."""
         if self.kind == "kernel":
             return KernelNetwork(self)
-        return LayeredNetwork(self, generator)
+        return LayeredNetwork(self, generator, columns)
 
 
 def _affine(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -52,22 +52,58 @@ def _affine(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return torch.addmm(nn.functional.pad(bias, missing), rows, nn.functional.pad(weight, missing))[:, :width]
 
 
-class FirstLayer(nn.Module):
-    """``x W + b`` for dense and sparse ``x``; sparse rows touch only the rows of ``W`` that they name."""
+def sums(rows: SparseBatch, table: Tensor) -> Tensor:
+    """``x T`` for each row ``x``: a sum of the rows of ``table`` that it names."""
+    return nn.functional.embedding_bag(rows.indices, table, rows.offsets, mode="sum", per_sample_weights=rows.values)
 
-    def __init__(self, num_features: int, width: int) -> None:
+
+class FirstLayer(nn.Module):
+    """``x W + b`` for dense and sparse ``x``; sparse rows touch only the rows of ``W`` that they name.
+
+    With ``columns``, in ascending order, ``W`` has a row for each of those features, and the others count for nothing:
+    of ten million hashed features most occur in no row.
+    """
+
+    columns: Tensor | None
+
+    def __init__(self, num_features: int, width: int, columns: Tensor | None = None) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(num_features, width))
+        self.num_features = num_features
+        self.weight = nn.Parameter(torch.empty(num_features if columns is None else len(columns), width))
         self.bias = nn.Parameter(torch.zeros(width))
+        self.register_buffer("columns", columns)
+        self._places: Tensor | None = None
 
     def forward(self, rows: Batch) -> Tensor:
         """Linear map of ``rows``."""
         if isinstance(rows, SparseBatch):
-            summed = nn.functional.embedding_bag(
-                rows.indices, self.weight, rows.offsets, mode="sum", per_sample_weights=rows.values
-            )
-            return summed + self.bias
+            product = rows.product
+            if product is None:
+                product = sums(self.named(rows), self.weight)
+            return product + self.bias
+        if self.columns is not None:
+            rows = rows[:, self.columns]
         return _affine(rows, self.weight, self.bias)
+
+    def whole(self) -> Tensor:
+        """``W`` with a row for every feature."""
+        if self.columns is None:
+            return self.weight
+        return self.weight.new_zeros(self.num_features, self.weight.shape[1]).index_copy(
+            0, self.columns.long(), self.weight
+        )
+
+    def named(self, rows: SparseBatch) -> SparseBatch:
+        """The same rows, their features numbered as the rows of ``W`` are."""
+        if self.columns is None:
+            return rows
+        if self._places is None or self._places.device != self.columns.device:
+            # Four bytes a feature; a search in the columns takes ten times as long.
+            self._places = torch.full((self.num_features,), -1, dtype=torch.int32, device=self.columns.device)
+            self._places[self.columns] = torch.arange(len(self.columns), dtype=torch.int32, device=self.columns.device)
+        places = self._places[rows.indices]
+        known = places >= 0
+        return SparseBatch(places.clamp_min_(0), rows.values * known, rows.offsets)
 
 
 class ScoringNetwork(nn.Module):
@@ -84,7 +120,8 @@ class ScoringNetwork(nn.Module):
 
     def penalty(self) -> Tensor:
         """``Ω(θ) = ½‖θ‖²``, in float64."""
-        return 0.5 * sum((p.double().square().sum() for p in self.parameters()), torch.zeros((), dtype=torch.float64))
+        norms = (torch.linalg.vector_norm(p, dtype=torch.float64) for p in self.parameters())
+        return 0.5 * sum((norm.square() for norm in norms), torch.zeros((), dtype=torch.float64))
 
     def restrict_gradients(self, step: int, features_per_step: int) -> None:
         """Leave the gradient of this step's block of random features, where the network has such; 0: all."""
@@ -97,10 +134,12 @@ class ScoringNetwork(nn.Module):
 class LayeredNetwork(ScoringNetwork):
     """Fully connected layers with ReLU between them; ``"linear"`` has the first layer only."""
 
-    def __init__(self, spec: NetworkSpec, generator: torch.Generator | None = None) -> None:
+    def __init__(
+        self, spec: NetworkSpec, generator: torch.Generator | None = None, columns: Tensor | None = None
+    ) -> None:
         super().__init__(spec)
         widths = (*spec.hidden_layers, 1) if spec.kind == "mlp" else (1,)
-        self.first = FirstLayer(spec.num_features, widths[0])
+        self.first = FirstLayer(spec.num_features, widths[0], columns)
         # Not initialised by their constructor, which would draw from the process's generator.
         linear = functools.partial(nn.utils.skip_init, nn.Linear)
         self.rest = nn.ModuleList(linear(a, b) for a, b in pairwise(widths))
@@ -133,8 +172,8 @@ class LayeredNetwork(ScoringNetwork):
 
     def to_sequential(self) -> nn.Sequential:
         """The same function as plain torch layers, for dense input, with copied weights."""
-        layers: list[nn.Module] = [nn.Linear(*self.first.weight.shape)]
-        weights = [self.first.weight.T, *(layer.weight for layer in self._linears())]
+        layers: list[nn.Module] = [nn.Linear(self.spec.num_features, self.first.weight.shape[1])]
+        weights = [self.first.whole().T, *(layer.weight for layer in self._linears())]
         biases = [self.first.bias, *(layer.bias for layer in self._linears())]
         for layer in self._linears():
             layers += [nn.ReLU(), nn.Linear(layer.in_features, layer.out_features)]
@@ -160,13 +199,7 @@ class KernelNetwork(ScoringNetwork):
     def features(self, rows: Batch) -> Tensor:
         """``φ(x)`` of each row: D cosines, then D sines."""
         omega = frequencies(self.spec, str(self.device))
-        if isinstance(rows, SparseBatch):
-            angles = nn.functional.embedding_bag(
-                rows.indices, omega, rows.offsets, mode="sum", per_sample_weights=rows.values
-            )
-        else:
-            angles = rows @ omega
-        return _waves(angles)
+        return _waves(sums(rows, omega) if isinstance(rows, SparseBatch) else rows @ omega)
 
     def forward(self, rows: Batch) -> Tensor:
         """Scores of ``rows``, one number each."""

@@ -28,6 +28,8 @@ class SparseBatch:
     indices: Tensor
     values: Tensor
     offsets: Tensor
+    product: Tensor | None = None
+    """The rows times the first layer's weights, where that is known already."""
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -83,6 +85,10 @@ class Rows(ABC):
     @abstractmethod
     def nbytes(self) -> int:
         """Bytes of all rows."""
+
+    def columns(self) -> npt.NDArray[np.int32] | None:
+        """The features that occur in any of the rows, in ascending order; nothing for dense rows, where all do."""
+        return None
 
     @abstractmethod
     def take(self, index: IntArray) -> Batch:
@@ -155,6 +161,10 @@ class SparseRows(Rows):
     def nbytes(self) -> int:
         stored = sum(int(pointers[-1] - pointers[0]) for pointers, _, _ in self.parts)
         return 8 * stored + 8 * len(self)
+
+    def columns(self) -> npt.NDArray[np.int32]:
+        found = [np.unique(columns[pointers[0] : pointers[-1]]) for pointers, columns, _ in self.parts]
+        return np.unique(np.concatenate([np.empty(0, dtype=np.int32), *found]))
 
     def window(self, start: int, stop: int) -> SparseRows:
         parts = ((self.parts[i], a, b) for i, a, b in self._cut(start, stop))

@@ -20,9 +20,10 @@ from bspauc_spark.shards import NEGATIVES, POSITIVES
 from bspauc_spark.statistics import OrderedScores, pair_sum
 from bspauc_spark.workers.device import place_rows
 from bspauc_spark.workers.group import Alone, Group
-from bspauc_spark.workers.networks import NetworkSpec, ScoringNetwork, score_rows
+from bspauc_spark.workers.networks import LayeredNetwork, NetworkSpec, ScoringNetwork, score_rows
 from bspauc_spark.workers.pairs import PAIRINGS
-from bspauc_spark.workers.rows import Rows, concat, to_device
+from bspauc_spark.workers.rows import Batch, Rows, SparseBatch, concat, to_device
+from bspauc_spark.workers.table import LazyTable, average_decay
 
 FloatArray: TypeAlias = npt.NDArray[np.float32]
 IntArray: TypeAlias = npt.NDArray[np.int64]
@@ -83,10 +84,12 @@ class Worker:
         self.group = Alone() if group is None else group
         init, draw = np.random.SeedSequence(settings.seed).generate_state(2, np.uint64)
         self._generator = torch.Generator().manual_seed(int(draw) >> 1)
-        self.network = spec.build(torch.Generator().manual_seed(int(init) >> 1))
+        columns = used_columns(self.group, rows) if spec.kind != "kernel" else None
+        self.network = spec.build(torch.Generator().manual_seed(int(init) >> 1), columns)
         self.network.to(torch.device(settings.device))
         self.average = copy.deepcopy(self.network) if settings.averaging > 0 else self.network
-        self._optimizer = _optimizer(self.network, settings)
+        self._table = self._lazy_table() if columns is not None else None
+        self._optimizer = _optimizer(self._whole_parameters(), spec, settings)
         self._steps_done = 0
         self._scores: dict[str, FloatArray] | None = None
         self._before_block: tuple[dict[str, npt.NDArray[Any]], dict[str, FloatArray]] | None = None
@@ -196,18 +199,23 @@ class Worker:
         tensors |= {f"average.{name}": tensor for name, tensor in self.average.state_dict().items()}
         for number, values in self._optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer.{number}.{name}": tensor for name, tensor in values.items()}
+        if self._table is not None:
+            tensors |= {f"table.{name}": tensor for name, tensor in self._table.moments.items()}
         arrays = {name: tensor.detach().cpu().numpy().copy() for name, tensor in tensors.items()}
         return {**arrays, "generator": self._generator.get_state().numpy(), "steps_done": np.array(self._steps_done)}
 
     def load_state(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Return to a state that ``state`` gave."""
-        tensors: dict[str, dict[str, Tensor]] = {"network": {}, "average": {}, "optimizer": {}}
+        tensors: dict[str, dict[str, Tensor]] = {"network": {}, "average": {}, "optimizer": {}, "table": {}}
         for name, array in state.items():
             kind, _, rest = name.partition(".")
             if kind in tensors:
                 tensors[kind][rest] = torch.from_numpy(array.copy())
         self.network.load_state_dict(tensors["network"])
         self.average.load_state_dict(tensors["average"])
+        for name, tensor in tensors["table"].items():
+            assert self._table is not None
+            self._table.moments[name].copy_(tensor)
         moments: dict[int, dict[str, Tensor]] = {}
         for name, tensor in tensors["optimizer"].items():
             number, _, rest = name.partition(".")
@@ -227,10 +235,12 @@ class Worker:
         settings, batch_size = self.settings, self.settings.batch_size
         device = torch.device(settings.device)
         loss_of = PAIRINGS[settings.pairing]
-        parameters = list(self.network.parameters())
+        parameters = self._whole_parameters()
         kept = {name: np.flatnonzero(weights[name]) for name in (POSITIVES, NEGATIVES)}
         for group in self._optimizer.param_groups:
             group["lr"] = settings.learning_rate * rate
+        if self._table is not None:
+            self._table.begin(settings.learning_rate * rate, steps, self._steps_done)
 
         total = torch.zeros((), device=device)
         for done in range(0, steps, _STEPS_PER_DRAW):
@@ -241,18 +251,24 @@ class Worker:
             u = self._drawn_weights(weights[NEGATIVES], negatives).to(device)
             for step, (p, q) in enumerate(zip(positives, negatives, strict=True)):
                 places = torch.from_numpy(np.flatnonzero(np.concatenate((p, q)) >= 0)).to(device)
-                own = self._batch_scores(p[p >= 0], q[q >= 0], device)
+                batch = self._batch(p[p >= 0], q[q >= 0], device)
+                own = self.network(batch) if len(places) else torch.zeros(0, device=device)
                 scores = self.group.join(own.detach(), places, 2 * batch_size).requires_grad_()
                 loss = loss_of(scores[:batch_size], scores[batch_size:], v[step], u[step])
                 (due,) = torch.autograd.grad(loss, scores)
                 self._optimizer.zero_grad(set_to_none=True)
                 if len(places):
-                    own.backward(due[places])  # type: ignore[no-untyped-call]
+                    own.backward(due[places])
                 self.group.sum_gradients(parameters)
                 self.network.restrict_gradients(self._steps_done, settings.features_per_step)
                 self._optimizer.step()
+                if self._table is not None:
+                    assert isinstance(batch, SparseBatch)
+                    self._table.step(*self.group.sum_rows(*self._table.gradient(batch)))
                 self._update_average()
                 total += loss.detach()
+        if self._table is not None:
+            self._table.settle()
         self._scores = None
         self._align()
         mean = float(total) / max(1, steps)
@@ -283,19 +299,37 @@ class Worker:
         own = torch.from_numpy(weights[rows.ravel()[places]])
         return self.group.join(own, torch.from_numpy(places), rows.size).view(rows.shape)
 
-    def _batch_scores(self, positives: IntArray, negatives: IntArray, device: torch.device) -> Tensor:
-        if not len(positives) + len(negatives):
-            return torch.zeros(0, device=device)
+    def _batch(self, positives: IntArray, negatives: IntArray, device: torch.device) -> Batch:
         batch = concat(
             to_device(self.rows[POSITIVES].take(positives), device),
             to_device(self.rows[NEGATIVES].take(negatives), device),
         )
-        scores: Tensor = self.network(batch)
-        return scores
+        if self._table is None:
+            return batch
+        assert isinstance(batch, SparseBatch)
+        return self._table.multiply(batch)
+
+    def _lazy_table(self) -> LazyTable:
+        assert isinstance(self.network, LayeredNetwork)
+        assert isinstance(self.average, LayeredNetwork)
+        return LazyTable(
+            self.network.first,
+            self.average.first,
+            optimizer=self.settings.optimizer,
+            tau=self.settings.tau,
+            averaging=self.settings.averaging,
+            epsilon=adam_epsilon(self.network.spec),
+        )
+
+    def _whole_parameters(self, network: ScoringNetwork | None = None) -> list[Tensor]:
+        """Those parameters of which every step moves all."""
+        network = self.network if network is None else network
+        return [p for name, p in network.named_parameters() if self._table is None or name != "first.weight"]
 
     @torch.no_grad()
     def _align(self) -> None:
         moments = [value for state in self._optimizer.state.values() for value in state.values()]
+        moments += self._table.moments.values() if self._table is not None else ()
         both = (*self.network.parameters(), *self.average.parameters())
         self.group.align([*(parameter.detach() for parameter in both), *moments])
 
@@ -303,7 +337,8 @@ class Worker:
         self._steps_done += 1
         if self.average is self.network:
             return
-        move_average(self.average, self.network, self.settings.averaging, self._steps_done)
+        averages, now = self._whole_parameters(self.average), self._whole_parameters()
+        move_average(averages, now, self.settings.averaging, self._steps_done)
 
 
 def _size(part: FloatArray | Histogram) -> int:
@@ -311,24 +346,30 @@ def _size(part: FloatArray | Histogram) -> int:
 
 
 @torch.no_grad()
-def move_average(average: ScoringNetwork, network: ScoringNetwork, decay: float, steps: int) -> None:
-    """The moving average of θ after its ``steps``-th step.
-
-    Its memory is shorter at first, so that the initial θ does not linger in it.
-    """
-    decay = min(decay, (1 + steps) / (10 + steps))
-    averages: list[Tensor] = list(average.parameters())
-    torch._foreach_lerp_(averages, list(network.parameters()), 1 - decay)
+def move_average(averages: list[Tensor], parameters: list[Tensor], averaging: float, steps: int) -> None:
+    """The moving average of θ after its ``steps``-th step."""
+    torch._foreach_lerp_(averages, parameters, 1 - average_decay(averaging, steps))
 
 
-def _optimizer(network: ScoringNetwork, settings: TrainingSettings) -> torch.optim.Optimizer:
+def _optimizer(parameters: list[Tensor], spec: NetworkSpec, settings: TrainingSettings) -> torch.optim.Optimizer:
     """Algorithm 2's ``(1 − ητ)θ − η·gradient`` for ``"sgd"``; Adam with τΩ in the gradient, or decoupled."""
-    parameters, rate, tau = network.parameters(), settings.learning_rate, settings.tau
+    rate, tau = settings.learning_rate, settings.tau
     if settings.optimizer == "sgd":
         return torch.optim.SGD(parameters, lr=rate, weight_decay=tau)
     if settings.optimizer == "adam":
-        return torch.optim.Adam(parameters, lr=rate, weight_decay=tau, eps=adam_epsilon(network.spec), fused=True)
-    return torch.optim.AdamW(parameters, lr=rate, weight_decay=tau, eps=adam_epsilon(network.spec), fused=True)
+        return torch.optim.Adam(parameters, lr=rate, weight_decay=tau, eps=adam_epsilon(spec), fused=True)
+    return torch.optim.AdamW(parameters, lr=rate, weight_decay=tau, eps=adam_epsilon(spec), fused=True)
+
+
+def used_columns(group: Group, rows: Mapping[str, Rows]) -> Tensor | None:
+    """The features that occur in any rank's training rows, where these are sparse."""
+    own = [rows[name].columns() for name in (POSITIVES, NEGATIVES)]
+    if any(columns is None for columns in own):
+        return None
+    (every,) = group.gather([np.concatenate([c for c in own if c is not None])])
+    shared = np.frombuffer(group.share(np.unique(every).tobytes()), dtype=np.int32)
+    # One at least: what is not in the table is looked up somewhere too, with a value of 0.
+    return torch.from_numpy(shared.copy() if len(shared) else np.zeros(1, dtype=np.int32))
 
 
 def adam_epsilon(spec: NetworkSpec) -> float:

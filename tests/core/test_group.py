@@ -101,7 +101,19 @@ def _gradients(group: Group, pairing: str, cut: str) -> list[torch.Tensor]:
     worker = Worker(rows, SPEC, settings(pairing=pairing, steps=1), group)
     seen: list[torch.Tensor] = []
     step = worker._optimizer.step
-    worker._optimizer.step = lambda *_: seen.extend(p.grad.clone() for p in worker.network.parameters()) or step()
+    whole = worker._whole_parameters()
+    worker._optimizer.step = lambda *_: seen.extend(p.grad.clone() for p in whole) or step()
+    if worker._table is None:
+        worker.train(selection_of(one_process().scores()))
+        return seen
+    move = worker._table.step
+
+    def spy(named: torch.Tensor, gradient: torch.Tensor) -> None:
+        assert named.tolist() == list(range(5))
+        seen.insert(0, gradient.clone())
+        move(named, gradient)
+
+    worker._table.step = spy  # type: ignore[method-assign]
     worker.train(selection_of(one_process().scores()))
     return seen
 

@@ -377,11 +377,10 @@ def test_sparse_and_dense_rows_have_the_same_scores() -> None:
         np.testing.assert_allclose(one.scores()[name], other.scores()[name], atol=1e-5)
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-def test_training_on_sparse_rows_follows_the_dense_path(optimizer: str) -> None:
+def test_training_on_sparse_rows_follows_the_dense_path() -> None:
     arrays = data(200, 300, 50, filled=0.1)
     spec = NetworkSpec("mlp", 50, (16, 8))
-    changes = {"optimizer": optimizer, "learning_rate": 0.01, "steps": 40, "averaging": 0.9}
+    changes = {"optimizer": "sgd", "learning_rate": 0.1, "tau": 0.3, "steps": 40, "averaging": 0.9}
     one, other = (Worker(form(arrays), spec, settings(**changes)) for form in (dense, compressed))
     losses = [worker.train(EVERYTHING) for worker in (one, other)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)

@@ -138,7 +138,7 @@ class InProcessWorkers:
 
     def weights(self) -> dict[str, npt.NDArray[np.float32]]:
         """A copy of the θ that scores, by name."""
-        return weights_of(self._worker.state())
+        return self._worker.weights()
 
     def state(self) -> State:
         """All that the next block depends on, beside the rows."""

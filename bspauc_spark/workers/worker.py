@@ -193,6 +193,10 @@ class Worker:
         self.load_state({**before, "generator": self._generator.get_state().numpy()})
         self._scores = scores
 
+    def weights(self) -> dict[str, npt.NDArray[Any]]:
+        """A copy of the averaged θ, by name."""
+        return {name: tensor.detach().cpu().numpy().copy() for name, tensor in self.average.state_dict().items()}
+
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """All that the next block depends on, beside the rows, as arrays by name; the same on every rank."""
         tensors = {f"network.{name}": tensor for name, tensor in self.network.state_dict().items()}

@@ -198,9 +198,8 @@ class BSPAUCClassifier(
         task = Task(
             shards=staged.shards,
             spec=spec,
-            settings=self._settings(decay),
+            settings=dataclasses.replace(self._settings(decay), threads=placement.threads),
             use_gpu=self.getUseGpu(),
-            threads=placement.threads,
         )
         if placement.processes:
 

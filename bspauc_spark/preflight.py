@@ -27,7 +27,10 @@ _GPU_AMOUNT = "spark.task.resource.gpu.amount"
 
 @dataclass(frozen=True)
 class Placement:
-    """Who runs the θ side: this process (``processes`` 0), processes beside it, or tasks on executors."""
+    """Who runs the θ side: this process (``processes`` 0), processes beside it, or tasks on executors.
+
+    ``threads`` are those of each of them.
+    """
 
     processes: int = 0
     local: bool = True
@@ -40,13 +43,18 @@ def is_local_master(spark: SparkSession) -> bool:
     return master == "local" or master.startswith("local[")
 
 
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def place(spark: SparkSession, processes: int, local: bool | None, use_gpu: bool) -> Placement:
     """What ``numProcesses`` and ``localMode`` ask for, or the automatic choice; an error if it cannot be had."""
     local = is_local_master(spark) if local is None else local
     if use_gpu and processes and (local or is_local_master(spark)):
         _check_driver_gpus(spark, processes)
     if local:
-        return Placement(processes)
+        return Placement(processes, threads=max(1, cores() // max(1, processes)))
     if use_gpu:
         _check_task_gpus(spark)
     if (spark.conf.get("spark.dynamicAllocation.enabled", "false") or "").lower() == "true":

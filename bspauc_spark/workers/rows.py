@@ -117,11 +117,12 @@ class Rows(ABC):
 
     def _cut(self, start: int, stop: int) -> list[tuple[int, int, int]]:
         """The parts that hold the rows ``start … stop − 1``: (part, first row, row after the last)."""
-        cuts = [
-            (number, max(start - a, 0), min(stop, b) - a)
-            for number, (a, b) in enumerate(pairwise(self._starts.tolist()))
-        ]
-        return [(number, first, end) for number, first, end in cuts if end > first]
+        first = int(np.searchsorted(self._starts, start, side="right")) - 1
+        last = int(np.searchsorted(self._starts, stop, side="left"))
+        numbers = range(max(first, 0), min(last, len(self._starts) - 1))
+        starts = self._starts
+        cuts = ((n, max(start - int(starts[n]), 0), int(min(stop, starts[n + 1]) - starts[n])) for n in numbers)
+        return [(number, begin, end) for number, begin, end in cuts if end > begin]
 
 
 class DenseRows(Rows):
@@ -138,6 +139,12 @@ class DenseRows(Rows):
 
     def window(self, start: int, stop: int) -> DenseRows:
         return DenseRows([self.parts[i][a:b] for i, a, b in self._cut(start, stop)], self.num_features)
+
+    def between(self, start: int, stop: int) -> Tensor:
+        cuts = self._cut(start, min(stop, len(self)))
+        return torch.from_numpy(
+            np.concatenate([np.empty((0, self.num_features), np.float32), *(self.parts[i][a:b] for i, a, b in cuts)])
+        )
 
     def take(self, index: IntArray) -> Tensor:
         out: FloatArray = np.empty((len(index), self.num_features), dtype=np.float32)

@@ -51,7 +51,6 @@ class Task:
     spec: NetworkSpec
     settings: TrainingSettings
     use_gpu: bool = False
-    threads: int = 1
     folder: str = ""
 
 
@@ -71,7 +70,7 @@ def serve(task: Task) -> None:
     threading.Thread(target=_exit_when_abandoned, args=(folder, alive, os.getppid(), told), daemon=True).start()
     try:
         alive.touch()
-        torch.set_num_threads(task.threads)
+        torch.set_num_threads(1)
         device = choose_device(task.use_gpu, rank, int(os.environ.get("LOCAL_RANK", "0")))
         if device.type == "cuda":
             torch.cuda.set_device(device)

@@ -51,6 +51,8 @@ class TrainingSettings:
     features_per_step: int = 0
     exact_rows: int = 50_000_000
     device: str = "cpu"
+    threads: int = 1
+    """Of a scoring pass; a step is computed in one."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,7 @@ class Worker:
     def scores(self) -> dict[str, FloatArray]:
         """Scores of own rows under the averaged θ, in the rows' order; the last pass is reused."""
         if self._scores is None:
-            scores = {name: score_rows(self.average, rows) for name, rows in self.rows.items()}
+            scores = {name: score_rows(self.average, rows, self.settings.threads) for name, rows in self.rows.items()}
             bad = sum(len(s) - int(np.isfinite(s).sum()) for s in scores.values())
             bad = int(self.group.counts(bad).sum())
             if bad:

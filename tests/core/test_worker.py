@@ -369,6 +369,15 @@ def test_the_score_of_a_row_is_the_same_bits_wherever_it_stands(
             assert np.array_equal(scores(x[start:stop]), whole[start:stop])
 
 
+@pytest.mark.parametrize("form", [dense, compressed], ids=["dense", "sparse"])
+def test_threads_change_no_score(form: Any) -> None:
+    arrays = {"rows": np.random.default_rng(0).normal(size=(70_001, FEATURES)).astype(np.float32)}
+    network = NetworkSpec("mlp", FEATURES, (7, 6)).build(torch.Generator().manual_seed(0), torch.arange(4))
+    rows = form(arrays)["rows"]
+    with one_thread():
+        assert np.array_equal(score_rows(network, rows, threads=3), score_rows(network, rows))
+
+
 def test_sparse_and_dense_rows_have_the_same_scores() -> None:
     arrays = data(200, 300, 50, filled=0.1)
     spec = NetworkSpec("mlp", 50, (16, 8))

@@ -111,7 +111,7 @@ def check_staging(spark: SparkSession, staging_dir: str | None) -> None:
     try:
         token = uuid.uuid4().hex
         (folder / "token").write_text(token)
-        tasks = 2 * (_slots(spark) or 8)
+        tasks = 2 * (slots(spark) or 8)
         probe = Probe(str(folder), token)
         replies = spark.range(0, tasks, 1, tasks).mapInArrow(probe, "host string, file string, error string").collect()
         for host, file, problem in replies:
@@ -152,7 +152,7 @@ class Probe:
         yield pa.RecordBatch.from_pydict(row)
 
 
-def _slots(spark: SparkSession) -> int | None:
+def slots(spark: SparkSession) -> int | None:
     """How many tasks can run at once, as Spark counts for a barrier stage; None where it cannot be asked."""
     try:
         context = spark.sparkContext._jsc.sc()
@@ -176,20 +176,20 @@ def _check_slots(spark: SparkSession, processes: int, use_gpu: bool, timeout: fl
     deadline = time.monotonic() + timeout
     promised = int(spark.conf.get("spark.executor.instances", "1") or 1)
     while True:
-        slots, executors = _slots(spark), _executors(spark)
-        wanted = processes or (slots if use_gpu and slots else executors)
+        free, executors = slots(spark), _executors(spark)
+        wanted = processes or (free if use_gpu and free else executors)
         late = time.monotonic() > deadline
-        if slots is None or (wanted <= slots and (processes or executors >= promised or late)):
+        if free is None or (wanted <= free and (processes or executors >= promised or late)):
             return wanted
-        if late and slots == 0:
+        if late and free == 0:
             raise PlacementError(
                 f"the session has no executor that could run a worker{' with a GPU' if use_gpu else ''}. Wait until "
                 "its executors have started, add some, or train in the driver with localMode=True."
             )
         if late:
             raise PlacementError(
-                f"numProcesses {wanted} needs as many task slots at once, and the session has {slots}"
-                f"{' with a GPU each' if use_gpu else ''}. Lower numProcesses to {slots}, add executors, or lower "
+                f"numProcesses {wanted} needs as many task slots at once, and the session has {free}"
+                f"{' with a GPU each' if use_gpu else ''}. Lower numProcesses to {free}, add executors, or lower "
                 f"spark.task.cpus ({spark.conf.get('spark.task.cpus', '1')})."
             )
         time.sleep(0.5)

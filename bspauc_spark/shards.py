@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import uuid
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -60,6 +59,7 @@ class ShardTask:
                 labels.update(np.unique(label[~bad_label]).tolist()[:100])
             positive = label == self.positive_label
             good = block.good & ~bad_label
+            hashes = batch.column("hash").to_numpy().view(np.uint64)
             for kind, chosen in zip(
                 KINDS,
                 (
@@ -70,15 +70,15 @@ class ShardTask:
                 ),
                 strict=True,
             ):
-                writers[kind].add(block.arrow(np.flatnonzero(good & chosen)))
+                index = np.flatnonzero(good & chosen)
+                writers[kind].add(block.arrow(index), int(hashes[index].sum(dtype=np.uint64)))
         report: dict[str, Any] = {
             "rows": rows,
             "sizes": sorted(sizes)[:10],
             "labels": sorted(labels)[:100],
             "problems": problems,
             "files": {kind: writer.close() for kind, writer in writers.items()},
-            "partition": partition,
-            "checksums": {kind: writer.checksums for kind, writer in writers.items()},
+            "hashes": {kind: writer.hashes for kind, writer in writers.items()},
         }
         yield pa.RecordBatch.from_pydict({"report": [json.dumps(report)]})
 
@@ -92,22 +92,16 @@ class ShardWriter:
         self._waiting: list[pa.RecordBatch] = []
         self._bytes = 0
         self._files: dict[str, int] = {}
-        self.checksums: dict[str, int] = {}
-        """Of all rows, by column; they do not depend on how the rows came in batches."""
+        self.hashes = 0
+        """The sum of all rows' hashes."""
 
-    def add(self, rows: pa.RecordBatch) -> None:
+    def add(self, rows: pa.RecordBatch, hashes: int) -> None:
         if rows.num_rows:
             self._waiting.append(rows)
             self._bytes += rows.nbytes
-            for name, column in zip(rows.schema.names, rows.columns, strict=True):
-                self._add_checksum(name, column.flatten())
-                if pa.types.is_list(column.type):
-                    self._add_checksum(name + "-lengths", column.value_lengths())
+            self.hashes += hashes
         if self._bytes >= SHARD_BYTES:
             self._write()
-
-    def _add_checksum(self, name: str, values: pa.Array) -> None:
-        self.checksums[name] = zlib.crc32(values.to_numpy(zero_copy_only=False), self.checksums.get(name, 0))
 
     def close(self) -> dict[str, int]:
         """Write what waits; returns the rows of each file."""

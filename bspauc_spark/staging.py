@@ -1,7 +1,8 @@
 """DataFrame → validated Arrow shards per class, the same whatever the DataFrame's partitioning.
 
-Rows are hashed to a fixed number of partitions and sorted there by their hashes, so the order of the staged rows
-depends on the rows alone. One pass checks and writes them; what it found comes back as a small table.
+A partition takes a range of hashes, and rows are sorted there by theirs: one shard after the other, rows stand in the
+order of their hashes, which depends on the rows alone. One pass checks and writes them; what it found comes back as a
+small table.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from typing import TYPE_CHECKING
 
 from pyspark.ml.functions import vector_to_array
 from pyspark.ml.linalg import VectorUDT
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
 from bspauc_spark.errors import InvalidDataError, InvalidFeaturesError, InvalidLabelError, StagingError
+from bspauc_spark.preflight import slots
 from bspauc_spark.shards import (
     KINDS,
     NEGATIVES,
@@ -34,8 +36,9 @@ from bspauc_spark.workers.rows import Shards
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Never taken from the cluster or the input: the order of the staged rows depends on it.
-PARTITIONS = 16
+# Enough tasks for every slot, however long the single ones take.
+_TASKS_PER_SLOT = 4
+_FEWEST_SLOTS, _MOST_PARTITIONS = 2, 4096
 # Up to this width rows are staged dense: a dense row is then at most 2 KiB, and dense layers are faster.
 ALWAYS_DENSE_FEATURES = 512
 # Wider rows are staged sparse when fewer than this share of their values differ from zero.
@@ -98,6 +101,12 @@ def stage(dataset: DataFrame, columns: Columns, staging_dir: str | None) -> Stag
     except BaseException:
         shutil.rmtree(directory, ignore_errors=True)
         raise
+
+
+def partition_bits(spark: SparkSession) -> int:
+    """The logarithm of the number of partitions: some for each task that can run at once."""
+    wanted = _TASKS_PER_SLOT * max(slots(spark) or 0, _FEWEST_SLOTS)
+    return min(wanted, _MOST_PARTITIONS).bit_length() - 1
 
 
 def _new_directory(staging_dir: str | None) -> Path:
@@ -200,11 +209,12 @@ class _Found:
     sizes: set[int]
     labels: set[float]
     rows: int = 0
-    checksums: dict[str, dict[str, dict[str, int]]] = field(default_factory=dict)
+    hashes: dict[str, int] = field(default_factory=dict)
 
     def fingerprint(self) -> str:
-        """A digest of the checksums of all partitions, whose number and order are fixed."""
-        return hashlib.sha256(json.dumps(self.checksums, sort_keys=True).encode()).hexdigest()[:16]
+        """A digest of the sums of all rows' hashes, in which their order does not count."""
+        sums = {kind: total % 2**64 for kind, total in self.hashes.items()}
+        return hashlib.sha256(json.dumps(sums, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _write_shards(dataset: DataFrame, columns: Columns, directory: Path, num_features: int, sparse: bool) -> _Found:
@@ -212,26 +222,26 @@ def _write_shards(dataset: DataFrame, columns: Columns, directory: Path, num_fea
     label = quoted(columns.label).cast("double")
     validation = quoted(columns.validation) if columns.validation else sf.lit(False)
     hashed = dataset.select(features.alias("features"), label.alias("label"), validation.alias("validation"))
-    hashed = hashed.select(
-        "*",
-        sf.xxhash64("features", "label").alias("hash"),
-        sf.xxhash64(sf.lit(1), "features", "label").alias("hash2"),
-    )
-    ordered = hashed.repartition(PARTITIONS, "hash").sortWithinPartitions("hash", "hash2", "validation")
+    hashed = hashed.withColumn("hash", sf.xxhash64("features", "label"))
+    bits = partition_bits(dataset.sparkSession)
+    # The first bits of the hash, from the lowest, which is negative, to the highest.
+    range_of = sf.shiftright("hash", 64 - bits).cast("int") + sf.lit(2 ** (bits - 1))
+    # Rows of one hash are the same: two others share one with a probability of a few percent among a billion rows.
+    ordered = hashed.repartitionById(2**bits, range_of).sortWithinPartitions("hash")
     task = ShardTask(str(directory), columns.positive_label, num_features, sparse)
-    reports = ordered.select("features", "label", "validation").mapInArrow(task, "report string").collect()
+    reports = ordered.mapInArrow(task, "report string").collect()
 
     found = _Found({}, {}, set(), set())
     for (text,) in reports:
         report = json.loads(text)
         found.rows += report["rows"]
-        found.checksums[str(report["partition"])] = report["checksums"]
         found.sizes.update(report["sizes"])
         found.labels.update(report["labels"])
         for problem, count in report["problems"].items():
             found.problems[problem] = found.problems.get(problem, 0) + count
         for kind, files in report["files"].items():
             found.files.setdefault(kind, {}).update(files)
+            found.hashes[kind] = found.hashes.get(kind, 0) + report["hashes"][kind]
     return found
 
 

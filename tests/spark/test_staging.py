@@ -159,7 +159,9 @@ def test_wide_rows_with_many_values_are_staged_dense(spark: SparkSession, tmp_pa
 
 
 @pytest.mark.parametrize("form", ["dense", "wide sparse"])
-def test_the_order_of_rows_depends_on_the_rows_alone(spark: SparkSession, form: str) -> None:
+def test_the_order_of_rows_depends_on_the_rows_alone(
+    spark: SparkSession, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if form == "dense":
         frame = frame_of(spark, matrix_of("real"), dense_vector)
         frame = frame.unionAll(frame.limit(20))
@@ -175,8 +177,15 @@ def test_the_order_of_rows_depends_on_the_rows_alone(spark: SparkSession, form: 
         small_batches = staged_bytes(stage(frame.orderBy("label"), wanted, None))
     finally:
         spark.conf.set(key, default)
+    fingerprints = set()
+    for bits in (1, 5):
+        monkeypatch.setattr(staging, "partition_bits", lambda _, bits=bits: bits)
+        staged = stage(frame, wanted, None)
+        fingerprints.add(staged.fingerprint)
+        assert staged_bytes(staged) == one
     assert len(one) == 4
     assert one == five == small_batches
+    assert len(fingerprints) == 1
 
 
 def test_the_negative_label_is_the_other_one_of_two(spark: SparkSession) -> None:
@@ -200,7 +209,7 @@ def test_many_labels_are_one_against_the_rest(spark: SparkSession, positive: flo
 def test_labels_of_any_number_type_or_booleans_are_taken(
     spark: SparkSession, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staging, "PARTITIONS", 1)
+    monkeypatch.setattr(staging, "partition_bits", lambda _: 1)
     frame = frame_of(spark, matrix_of("real"), dense_vector).withColumn("label", sf.col("label").cast(kind))
     staged = stage(frame, columns(), None)
     staged.remove()
@@ -271,7 +280,7 @@ BAD_VECTORS: dict[str, tuple[list[Any], dict[str, Any], type[BSPAUCError], str]]
 def test_bad_rows_are_counted_and_named(
     spark: SparkSession, tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staging, "PARTITIONS", 2)
+    monkeypatch.setattr(staging, "partition_bits", lambda _: 1)
     rows, changes, error, message = BAD_VECTORS[case]
     with pytest.raises(error, match=message):
         stage(spark.createDataFrame(rows, VECTORS).coalesce(1), columns(**changes), str(tmp_path))
@@ -285,7 +294,7 @@ def test_bad_rows_are_counted_and_named(
 def test_bad_wide_sparse_rows_are_counted_too(
     spark: SparkSession, tmp_path: Path, value: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staging, "PARTITIONS", 2)
+    monkeypatch.setattr(staging, "partition_bits", lambda _: 1)
     bad = {"null": None, "size": SparseVector(2001, [5], [1.0]), "NaN": SparseVector(2000, [5], [np.nan])}[value]
     good = SparseVector(2000, [3], [1.0])
     rows = [(good, 1.0, False), (good, 0.0, False), (bad, 0.0, False)]
@@ -306,7 +315,7 @@ def test_bad_wide_sparse_rows_are_counted_too(
 def test_bad_arrays_are_counted_too(
     spark: SparkSession, features: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staging, "PARTITIONS", 1)
+    monkeypatch.setattr(staging, "partition_bits", lambda _: 1)
     frame = spark.sql(f"SELECT array(1D, 2D) AS features, 1D AS label UNION ALL SELECT {features}, 0D").coalesce(1)
     with pytest.raises(InvalidFeaturesError, match=message):
         stage(frame, columns(), None)

@@ -94,16 +94,16 @@ def steps(repeats: int) -> dict[str, float]:
 
 
 @contextmanager
-def peaks() -> Iterator[dict[int, int]]:
+def peaks(kind: str = "VmRSS", children: bool = True) -> Iterator[dict[int, int]]:
     """Peak memory in bytes of this process and of every Python process below it, while the block runs."""
     found: dict[int, int] = {}
     over = threading.Event()
 
     def watch() -> None:
         while not over.wait(0.05):
-            for pid in [os.getpid(), *_python_processes_below(os.getpid())]:
+            for pid in [os.getpid(), *(_python_processes_below(os.getpid()) if children else [])]:
                 for line in _read(f"/proc/{pid}/status").splitlines():
-                    if line.startswith("VmRSS"):
+                    if line.startswith(kind):
                         found[pid] = max(found.get(pid, 0), 1024 * int(line.split()[1]))
 
     thread = threading.Thread(target=watch)

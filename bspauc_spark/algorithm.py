@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TypeVar
 
 import numpy as np
@@ -92,6 +92,8 @@ def fit(
         block, train_seconds = _timed(lambda: descend(workers, selection, tau, ensure_descent))  # noqa: B023
         scores = workers.score()
         row = _row(t, selection, block, tau, scores, solve_seconds, train_seconds)
+        # Scores of earlier rounds are not kept.
+        selection = replace(selection, scores=None)
         outcome.history.append(row)
         if scores.validation is None or row.validation_auc > _best_auc(outcome):
             outcome.best_round, outcome.weights = t, workers.weights()

@@ -256,9 +256,9 @@ def _fetch_nothing(bins: Bins) -> Contents:
     raise AssertionError("these scores are gone, so their bins cannot be fetched.")
 
 
-def ordered(scores: ScoreArray | Histogram, fetch: Fetch = _fetch_nothing) -> OrderedScores:
-    """The scores of a class, given all of them or their histogram."""
-    return BinnedScores(scores, fetch) if isinstance(scores, Histogram) else ClassScores.from_array(scores)
+def ordered(scores: ScoreArray | Histogram, fetch: Fetch = _fetch_nothing, copy: bool = True) -> OrderedScores:
+    """The scores of a class, given all of them, which are sorted in place without a ``copy``, or their histogram."""
+    return BinnedScores(scores, fetch) if isinstance(scores, Histogram) else ClassScores.from_array(scores, copy)
 
 
 def settled(compute: Callable[Concatenate[OrderedScores, OrderedScores, P], T]) -> Callable[..., T]:

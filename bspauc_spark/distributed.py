@@ -255,7 +255,8 @@ class _Standing:
         statistics: dict[str, npt.NDArray[np.float32] | Histogram] = dict(reply.group("scores"))
         bins, counts, sums = (reply.group(part) for part in Histogram._fields)
         statistics |= {name: Histogram(bins[name], counts[name], sums[name]) for name in bins}
-        return cls(Scores.of(statistics, fetch), reply.values["penalty"], reply.group("state"))
+        # The driver's memory is for one sorted copy of all scores, and for those before them.
+        return cls(Scores.of(statistics, fetch, copy=False), reply.values["penalty"], reply.group("state"))
 
 
 class DistributedWorkers:
@@ -266,7 +267,7 @@ class DistributedWorkers:
         self._launch: Launch | None = None
         self._restarts_left = max_restarts
         self._standing: _Standing | None = None
-        self._before: _Standing | None = None
+        self._before: State | None = None
 
     def __enter__(self) -> DistributedWorkers:
         return self
@@ -290,7 +291,7 @@ class DistributedWorkers:
 
     def train(self, selection: Selection, rate: float = 1.0) -> BlockReport:
         """Run the θ block on pairs of selected rows."""
-        before = self._now()
+        before = self._now().state
         reply = self._ask(Message("train", {"selection": selection.to_dict(objective=False), "rate": rate}))
         if reply.word == "diverged":
             raise DivergedError(reply.values["error"])
@@ -300,7 +301,7 @@ class DistributedWorkers:
     def undo(self) -> None:
         """Take the last θ block back; draws go on."""
         assert self._before is not None
-        self.load({**self._before.state, "generator": self._now().state["generator"]})
+        self.load({**self._before, "generator": self._now().state["generator"]})
 
     def weights(self) -> dict[str, npt.NDArray[np.float32]]:
         """A copy of the θ that scores, by name."""

@@ -26,7 +26,7 @@ from bspauc_spark.checkpoint import Checkpoints
 from bspauc_spark.diagnostics import Diagnostics
 from bspauc_spark.distributed import DistributedWorkers, Launch
 from bspauc_spark.errors import CollapseError, InvalidParamError
-from bspauc_spark.launch import InProcessWorkers, Workers, one_thread
+from bspauc_spark.launch import InProcessWorkers, Scores, Workers, one_thread
 from bspauc_spark.model import BSPAUCModel
 from bspauc_spark.pace import AutomaticPace, ExplicitPace, FractionPace, Pace
 from bspauc_spark.params import check_together, learning_params
@@ -249,7 +249,8 @@ class BSPAUCClassifier(
         assert outcome.scores is not None
         assert outcome.selection is not None
         pos, neg = outcome.scores.positive, outcome.scores.negative
-        selection = _final_selection(outcome) if self.getSelfPaced() else outcome.selection
+        kept = dataclasses.replace(outcome.selection, scores=(pos, neg))
+        selection = _final_selection(kept, outcome.scores) if self.getSelfPaced() else kept
         calibration = fit_calibration(pos, neg)
         summary = TrainingSummary(
             rounds=tuple(outcome.history),
@@ -345,13 +346,10 @@ class BSPAUCClassifier(
         )
 
 
-def _final_selection(outcome: algorithm.Outcome) -> Selection:
+def _final_selection(last: Selection, scores: Scores) -> Selection:
     """What the last round's λ and μ keep at the final scores: the audit's weights."""
-    assert outcome.scores is not None
-    last = outcome.selection
-    assert last is not None
     start = (last.positive_fraction, last.negative_fraction)
     try:
-        return solve(outcome.scores.positive, outcome.scores.negative, last.lam, last.mu, start, lead=last.lead)
+        return solve(scores.positive, scores.negative, last.lam, last.mu, start, lead=last.lead)
     except CollapseError:
         return last

@@ -35,9 +35,10 @@ class Scores:
         cls,
         statistics: Mapping[str, npt.NDArray[np.float32] | Histogram],
         fetch: Callable[[str, Bins], Contents],
+        copy: bool = True,
     ) -> Scores:
         """From the scores of all rows by kind, or their histograms, of which ``fetch`` gives the contents of bins."""
-        scores = {name: ordered(values, partial(fetch, name)) for name, values in statistics.items()}
+        scores = {name: ordered(values, partial(fetch, name), copy) for name, values in statistics.items()}
         validation = None
         if VALIDATION_POSITIVES in scores:
             validation = (scores[VALIDATION_POSITIVES], scores[VALIDATION_NEGATIVES])

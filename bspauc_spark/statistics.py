@@ -81,14 +81,15 @@ class ClassScores:
     sorted: ScoreArray
 
     @classmethod
-    def from_array(cls, scores: ArrayLike) -> ClassScores:
-        """Sort a 1-d array of scores (any order, any float type; cast to float32)."""
+    def from_array(cls, scores: ArrayLike, copy: bool = True) -> ClassScores:
+        """Sort a 1-d array of scores (any order, any float type; cast to float32); without a ``copy``, in place."""
         given = np.asarray(scores)
         if given.ndim != 1:
             raise InvalidScoresError(f"scores must be 1-d, not of shape {given.shape}. Use scores.ravel().")
         if given.size == 0:
             raise InvalidScoresError("there are no scores. A class needs at least one row.")
-        ordered = np.sort(as_scores(given))
+        ordered = as_scores(given).copy() if copy else as_scores(given)
+        ordered.sort()
         # Sorting puts −inf first, +inf and NaN last, so the two ends tell all.
         if not (np.isfinite(ordered[0]) and np.isfinite(ordered[-1])):
             bad = int(np.count_nonzero(~np.isfinite(ordered)))

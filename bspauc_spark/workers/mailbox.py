@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -56,16 +56,39 @@ class Message:
     @classmethod
     def from_bytes(cls, data: bytes, sequence: int = 0) -> Message | None:
         """The inverse of ``to_bytes``; nothing if the bytes are not, or not yet, this message."""
-        if len(data) < _HEAD.size:
+        return cls.from_file(io.BytesIO(data), sequence)
+
+    @classmethod
+    def from_file(cls, file: BinaryIO, sequence: int = 0) -> Message | None:
+        """As ``from_bytes``, without ever holding the whole file beside its arrays: scores may fill gigabytes."""
+        found = file.read(_HEAD.size)
+        if len(found) < _HEAD.size:
             return None
-        magic, number, length, checksum = _HEAD.unpack_from(data)
-        body = data[_HEAD.size :]
-        if magic != _MAGIC or number != sequence or len(body) != length or zlib.crc32(body) != checksum:
+        magic, number, length, checksum = _HEAD.unpack(found)
+        if magic != _MAGIC or number != sequence:
             return None
-        source = io.BytesIO(body)
-        head = json.loads(source.read(_LENGTH.unpack(source.read(_LENGTH.size))[0]))
-        arrays = {name: np.lib.format.read_array(source, allow_pickle=False) for name in head["arrays"]}
-        return cls(head["word"], head["values"], arrays)
+        body = _Checked(file)
+        try:
+            head = json.loads(body.read(_LENGTH.unpack(body.read(_LENGTH.size))[0]))
+            arrays = {name: np.lib.format.read_array(body, allow_pickle=False) for name in head["arrays"]}
+            message = cls(head["word"], head["values"], arrays)
+        except (ValueError, LookupError, TypeError, struct.error, OverflowError, MemoryError):
+            # Cut off, or overwritten: the checksum would have told.
+            return None
+        return message if (body.length, body.checksum, file.read(1)) == (length, checksum, b"") else None
+
+
+class _Checked:
+    """A file that counts and sums up what is read of it."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self.length, self.checksum = file, 0, 0
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._file.read(size)
+        self.length += len(data)
+        self.checksum = zlib.crc32(data, self.checksum)
+        return data
 
 
 def write_whole(path: Path, data: bytes) -> None:
@@ -117,7 +140,8 @@ class Mailbox:
     def _read(self, sequence: int) -> Message | None:
         path = self._path(sequence)
         try:
-            message = Message.from_bytes(path.read_bytes(), sequence)
+            with path.open("rb") as file:
+                message = Message.from_file(file, sequence)
         except OSError:
             return None
         if message is not None:

@@ -109,6 +109,7 @@ def write(folder: Path, matrix: np.ndarray, kind: str, rows_per_batch: int = 100
             "features": pa.array(list(matrix), type=pa.list_(pa.float32())),
             "label": pa.array(label.astype(float)),
             "validation": pa.array(np.arange(len(matrix)) % 5 == 0),
+            "hash": pa.array(np.arange(len(matrix))),
         }
     )
     task = ShardTask(str(folder), 1.0, WIDTH, sparse=kind == "sparse")

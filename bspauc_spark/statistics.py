@@ -197,8 +197,17 @@ def segment_sums(values: NDArray[Any], edges: CountArray) -> FloatArray:
     # reduceat gives an element, not 0, for an empty segment: only start segments that have some
     sums = np.zeros(max(edges.size - 1, 0))
     filled = np.flatnonzero(np.diff(edges))
-    if filled.size:
-        sums[filled] = np.add.reduceat(values[: edges[-1]], edges[filled], dtype=np.float64)
+    starts, ends = edges[filled], edges[filled + 1]
+    first = 0
+    while first < filled.size:
+        # It makes a float64 copy of all it is given, so it is given a part at a time.
+        last = max(first + 1, int(ends.searchsorted(starts[first] + _CHUNK, "right")))
+        part, places = values[starts[first] : ends[last - 1]], starts[first:last] - starts[first]
+        one = last == first + 1
+        sums[filled[first:last]] = (
+            part.sum(dtype=np.float64) if one else np.add.reduceat(part, places, dtype=np.float64)
+        )
+        first = last
     return sums
 
 

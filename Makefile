@@ -38,10 +38,12 @@ format: setup
 
 bench: setup
 	$(PYTHON) -m pip install --quiet --constraint constraints.txt --editable '.[dev,bench]'
-	$(PYTHON) benchmarks/solve.py
-	$(PYTHON) benchmarks/binned.py
-	$(PYTHON) benchmarks/transform.py
+	$(PYTHON) benchmarks/run.py $(if $(LARGE),--large)
+	$(PYTHON) benchmarks/binned.py $(if $(LARGE),--rows 1000000000 --no-sort)
 	$(PYTHON) benchmarks/workers.py $(if $(DATA_DIR),--data-dir $(DATA_DIR))
+	$(if $(DATA_DIR),$(PYTHON) benchmarks/sparse.py --data-dir $(DATA_DIR) $(if $(LARGE),--large))
+	$(if $(DATA_DIR),$(PYTHON) -m pip install --quiet --no-deps libauc==2.0.1)
+	$(if $(DATA_DIR),$(PYTHON) benchmarks/rivals.py --data-dir $(DATA_DIR))
 	$(if $(DATA_DIR),$(PYTHON) benchmarks/audit.py --data-dir $(DATA_DIR))
 	$(if $(DATA_DIR),$(PYTHON) benchmarks/defaults.py --data-dir $(DATA_DIR))
 	$(if $(DATA_DIR),$(PYTHON) benchmarks/few_rows.py --data-dir $(DATA_DIR))

@@ -1,6 +1,6 @@
 """Wide sparse rows: what a step costs as the width grows, and the memory of whole fits at full width.
 
-    python benchmarks/sparse.py [--data-dir DIR] [--large]
+    python benchmarks/sparse.py [--data-dir DIR] [--large] [--only-steps]
 
 *steps*: the time of a θ step on rows with 75 non-zeros each, hashed to more and more features, over that of a bare
 torch loop (``EmbeddingBag`` with dense gradients, AdamW, the same layers) at the smallest width. *fits*: peak memory of
@@ -184,10 +184,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--large", action="store_true", help="a million hashed rows")
+    parser.add_argument("--only-steps", action="store_true", help="no fits")
     parser.add_argument("--repeats", type=int, default=5)
     args = parser.parse_args()
     torch.set_num_threads(1)
     print(json.dumps({"step_over_bare_torch_at_the_smallest_width": steps(args.repeats)}), flush=True)
+    if args.only_steps:
+        return
     spark = session()
     frames = {"rcv1": rcv1(spark, args.data_dir)} if args.data_dir else {}
     frames["hashed"] = categories(spark, 1_000_000 if args.large else 100_000)

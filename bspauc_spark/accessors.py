@@ -303,6 +303,14 @@ class Accessors(BSPAUCParams):
         """Set ``useGpu``."""
         return self._set(useGpu=value)
 
+    def getMixedPrecision(self) -> bool:
+        """Value of ``mixedPrecision``."""
+        return self.getOrDefault(self.mixedPrecision)
+
+    def setMixedPrecision(self, value: bool) -> Self:
+        """Set ``mixedPrecision``."""
+        return self._set(mixedPrecision=value)
+
     def getExactRows(self) -> int:
         """Value of ``exactRows``."""
         return self.getOrDefault(self.exactRows)

@@ -108,6 +108,7 @@ class BSPAUCClassifier(
         numProcesses: int | None = None,
         localMode: bool | None = None,
         useGpu: bool | None = None,
+        mixedPrecision: bool | None = None,
         stagingDir: str | None = None,
         checkpointDir: str | None = None,
         maxRestarts: int | None = None,
@@ -324,6 +325,7 @@ class BSPAUCClassifier(
             pretrain_fraction=self.getPretrainFraction(),
             features_per_step=self.getFeaturesPerStep(),
             exact_rows=self.getExactRows(),
+            mixed_precision=self.getMixedPrecision(),
         )
 
     def _pace(self) -> Pace | None:

@@ -227,6 +227,9 @@ class BSPAUCParams(BSPAUCModelParams, HasValidationIndicatorCol, HasSeed):
     useGpu: Param[bool] = _flag(
         "useGpu", "train on GPUs: each worker on the one that Spark assigned to it, this process on the first one"
     )
+    mixedPrecision: Param[bool] = _flag(
+        "mixedPrecision", "on GPUs, compute the layers of a training step in bfloat16; θ and all scores stay float32"
+    )
     checkpointDir: Param[str] = _param(
         "checkpointDir",
         "folder where each finished round is saved until the fit ends; a fit with the same Params and data that finds "
@@ -279,6 +282,7 @@ DEFAULTS: dict[str, Any] = {
     "patience": 0,
     "numProcesses": 0,
     "useGpu": False,
+    "mixedPrecision": False,
     "maxRestarts": 2,
     "exactRows": 50_000_000,
     "tracking": "auto",
@@ -327,6 +331,8 @@ def check_together(params: BSPAUCParams) -> None:
                 f"lambdaInit {params.getOrDefault('lambdaInit'):g} is above lambdaMax "
                 f"{params.getOrDefault('lambdaMax'):g}."
             )
+    if params.getOrDefault("mixedPrecision") and not params.getOrDefault("useGpu"):
+        raise InvalidParamError("mixedPrecision is for GPUs, and useGpu is False. Set useGpu=True, or leave it out.")
     columns = {name: params.getOrDefault(name) for name in ("predictionCol", "rawPredictionCol", "probabilityCol")}
     named = [column for column in columns.values() if column]
     if len(set(named)) < len(named):

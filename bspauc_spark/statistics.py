@@ -21,7 +21,7 @@ FloatArray: TypeAlias = NDArray[np.float64]
 CountArray: TypeAlias = NDArray[np.int64]
 
 BLOCK = 1024
-_CHUNK = 1 << 20
+_CHUNK = 1 << 16
 _LARGEST = float(np.finfo(np.float32).max)
 
 

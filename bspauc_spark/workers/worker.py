@@ -50,6 +50,7 @@ class TrainingSettings:
     pretrain_fraction: float = 0.0
     features_per_step: int = 0
     exact_rows: int = 50_000_000
+    mixed_precision: bool = False
     device: str = "cpu"
     threads: int = 1
     """Of a scoring pass; a step is computed in one."""
@@ -258,7 +259,8 @@ class Worker:
             for step, (p, q) in enumerate(zip(positives, negatives, strict=True)):
                 places = torch.from_numpy(np.flatnonzero(np.concatenate((p, q)) >= 0)).to(device)
                 batch = self._batch(p[p >= 0], q[q >= 0], device)
-                own = self.network(batch) if len(places) else torch.zeros(0, device=device)
+                with torch.autocast(device.type, torch.bfloat16, enabled=settings.mixed_precision):
+                    own = self.network(batch).float() if len(places) else torch.zeros(0, device=device)
                 scores = self.group.join(own.detach(), places, 2 * batch_size).requires_grad_()
                 loss = loss_of(scores[:batch_size], scores[batch_size:], v[step], u[step])
                 (due,) = torch.autograd.grad(loss, scores)

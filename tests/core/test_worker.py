@@ -397,6 +397,27 @@ def test_training_on_sparse_rows_follows_the_dense_path() -> None:
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
 
 
+def test_a_state_of_sparse_rows_goes_on_bit_for_bit_and_a_block_can_be_undone() -> None:
+    arrays = data(200, 300, 50, filled=0.1)
+    spec = NetworkSpec("mlp", 50, (16, 8))
+    changes: dict[str, Any] = {"optimizer": "adamw", "learning_rate": 0.01, "averaging": 0.9}
+    one, other = (Worker(compressed(arrays), spec, settings(**changes)) for _ in range(2))
+    one.train(EVERYTHING)
+    other.load_state(one.state())
+    before = one.scores()[POSITIVES].copy()
+    for worker in (one, other):
+        worker.train(EVERYTHING)
+    assert np.array_equal(one.scores()[POSITIVES], other.scores()[POSITIVES])
+    assert not np.array_equal(one.scores()[POSITIVES], before)
+    one.undo()
+    assert np.array_equal(one.scores()[POSITIVES], before)
+    again = Worker(compressed(arrays), spec, settings(**changes))
+    again.load_state(one.state())
+    assert np.array_equal(again.scores()[POSITIVES], before)
+    for name, array in one.state().items():
+        np.testing.assert_array_equal(array, again.state()[name], err_msg=name)
+
+
 def test_sparse_rows_without_any_value_score_the_bias() -> None:
     arrays = {POSITIVES: np.zeros((3, 4), np.float32), NEGATIVES: np.zeros((2, 4), np.float32)}
     worker = Worker(compressed(arrays), NetworkSpec("linear", 4), settings(steps=2))
@@ -414,6 +435,24 @@ def test_training_lowers_the_loss_on_all_pairs() -> None:
     before = loss()
     worker.train(EVERYTHING)
     assert loss() < 0.7 * before
+
+
+@pytest.mark.parametrize("form", [dense, compressed], ids=["dense", "sparse"])
+def test_mixed_precision_steps_are_near_the_exact_ones_and_leave_float32(form: Any) -> None:
+    """On a CPU here; a GPU goes the same way."""
+    arrays = data(200, 300)
+    spec = NetworkSpec("mlp", FEATURES, (16, 16))
+    changes: dict[str, Any] = {"optimizer": "adamw", "learning_rate": 0.01, "steps": 60, "batch_size": 64}
+    exact, mixed = (Worker(form(arrays), spec, settings(mixed_precision=m, **changes)) for m in (False, True))
+    losses = [worker.train(EVERYTHING) for worker in (exact, mixed)]
+    assert losses[0] == pytest.approx(losses[1], rel=0.02)
+    assert {p.dtype for p in mixed.network.parameters()} == {torch.float32}
+    assert not np.array_equal(exact.scores()[POSITIVES], mixed.scores()[POSITIVES])
+    labels = np.repeat([1, 0], [200, 300])
+    aucs = [
+        roc_auc_score(labels, np.concatenate([w.scores()[POSITIVES], w.scores()[NEGATIVES]])) for w in (exact, mixed)
+    ]
+    assert aucs[0] == pytest.approx(aucs[1], abs=0.02)
 
 
 def test_the_penalty_is_half_the_squared_norm_of_the_average() -> None:

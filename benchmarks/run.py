@@ -138,10 +138,12 @@ def draw(rows: list[dict[str, Any]]) -> None:
     colours = ["tab:blue" if row["met"] else "tab:red" for row in shown]
     axes.barh([f"{row['what']}\n{row['against']}".replace("`", "") for row in shown], better, color=colours)
     for place, (row, length) in enumerate(zip(shown, better, strict=True)):
-        axes.text(length * 1.03, place, f"{row['value']:g} (goal {row['goal']})", va="center", fontsize=8)
+        axes.text(max(length, 1) * 1.03, place, f"{row['value']:g} (goal {row['goal']})", va="center", fontsize=8)
     axes.axvline(1, color="black", linewidth=1)
     axes.set_xscale("log")
     axes.set_xlim(right=2.5 * max(better))
+    axes.set_xticks([0.5, 1, 2, 4], ["½", "1", "2", "4"])
+    axes.minorticks_off()
     axes.set_xlabel("times as good as the goal")
     axes.tick_params(axis="y", labelsize=7)
     figure.savefig(PICTURE, dpi=110)

@@ -333,6 +333,10 @@ def check_together(params: BSPAUCParams) -> None:
             )
     if params.getOrDefault("mixedPrecision") and not params.getOrDefault("useGpu"):
         raise InvalidParamError("mixedPrecision is for GPUs, and useGpu is False. Set useGpu=True, or leave it out.")
+    if params.getOrDefault("mixedPrecision") and params.getOrDefault("network") == "kernel":
+        raise InvalidParamError(
+            "mixedPrecision is not for network 'kernel': angles of random features need all digits of float32."
+        )
     columns = {name: params.getOrDefault(name) for name in ("predictionCol", "rawPredictionCol", "probabilityCol")}
     named = [column for column in columns.values() if column]
     if len(set(named)) < len(named):

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 # Enough tasks for every slot, however long the single ones take.
 _TASKS_PER_SLOT = 4
-_FEWEST_SLOTS, _MOST_PARTITIONS = 2, 4096
+_FEWEST_SLOTS, _UNKNOWN_SLOTS, _MOST_PARTITIONS = 2, 4, 512
 # Up to this width rows are staged dense: a dense row is then at most 2 KiB, and dense layers are faster.
 ALWAYS_DENSE_FEATURES = 512
 # Wider rows are staged sparse when fewer than this share of their values differ from zero.
@@ -105,7 +105,7 @@ def stage(dataset: DataFrame, columns: Columns, staging_dir: str | None) -> Stag
 
 def partition_bits(spark: SparkSession) -> int:
     """The logarithm of the number of partitions: some for each task that can run at once."""
-    wanted = _TASKS_PER_SLOT * max(slots(spark) or 0, _FEWEST_SLOTS)
+    wanted = _TASKS_PER_SLOT * max(slots(spark) or _UNKNOWN_SLOTS, _FEWEST_SLOTS)
     return min(wanted, _MOST_PARTITIONS).bit_length() - 1
 
 

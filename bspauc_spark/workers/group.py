@@ -13,6 +13,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from bspauc_spark.workers.networks import sums
+from bspauc_spark.workers.rows import SparseBatch
+
 AnyArray: TypeAlias = npt.NDArray[Any]
 IntArray: TypeAlias = npt.NDArray[np.int64]
 
@@ -143,8 +146,10 @@ class TorchGroup:
         with _peers():
             dist.all_gather(every, own)
         joined = torch.cat([part[:count] for part, count in zip(every, counts, strict=True)])
-        union, places = torch.unique(joined[:, 0].contiguous().view(torch.int32), return_inverse=True)
-        return union, rows.new_zeros(len(union), rows.shape[1]).index_add_(0, places, joined[:, 1:])
+        numbers, order = torch.sort(joined[:, 0].contiguous().view(torch.int32), stable=True)
+        union, times = torch.unique_consecutive(numbers, return_counts=True)
+        own_rows = SparseBatch(order, rows.new_ones(len(order)), times.cumsum(0) - times)
+        return union, sums(own_rows, joined[:, 1:].contiguous())
 
     def align(self, tensors: Sequence[Tensor]) -> None:
         """Take over rank 0's values: CPUs of different make round differently."""
@@ -171,6 +176,8 @@ class TorchGroup:
     def share(self, data: bytes) -> bytes:
         """Rank 0's bytes, everywhere."""
         length = int(self.counts(len(data) if self.rank == 0 else 0)[0])
+        if not length:
+            return b""
         buffer = torch.zeros(length, dtype=torch.uint8)
         if self.rank == 0:
             buffer = torch.frombuffer(bytearray(data), dtype=torch.uint8)

@@ -26,6 +26,7 @@ Arrays: TypeAlias = Mapping[str, npt.NDArray[Any]]
 _MAGIC = b"BSPM"
 _HEAD = struct.Struct("<4sQQI")
 _LENGTH = struct.Struct("<Q")
+_CHUNK = 1 << 20
 _FIRST_POLL, _LAST_POLL = 0.002, 0.05
 
 
@@ -65,30 +66,19 @@ class Message:
         if len(found) < _HEAD.size:
             return None
         magic, number, length, checksum = _HEAD.unpack(found)
-        if magic != _MAGIC or number != sequence:
+        if magic != _MAGIC or number != sequence or _length_and_checksum(file) != (length, checksum):
             return None
-        body = _Checked(file)
-        try:
-            head = json.loads(body.read(_LENGTH.unpack(body.read(_LENGTH.size))[0]))
-            arrays = {name: np.lib.format.read_array(body, allow_pickle=False) for name in head["arrays"]}
-            message = cls(head["word"], head["values"], arrays)
-        except (ValueError, LookupError, TypeError, struct.error, OverflowError, MemoryError):
-            # Cut off, or overwritten: the checksum would have told.
-            return None
-        return message if (body.length, body.checksum, file.read(1)) == (length, checksum, b"") else None
+        file.seek(_HEAD.size)
+        head = json.loads(file.read(_LENGTH.unpack(file.read(_LENGTH.size))[0]))
+        arrays = {name: np.lib.format.read_array(file, allow_pickle=False) for name in head["arrays"]}
+        return cls(head["word"], head["values"], arrays)
 
 
-class _Checked:
-    """A file that counts and sums up what is read of it."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file, self.length, self.checksum = file, 0, 0
-
-    def read(self, size: int = -1) -> bytes:
-        data = self._file.read(size)
-        self.length += len(data)
-        self.checksum = zlib.crc32(data, self.checksum)
-        return data
+def _length_and_checksum(file: BinaryIO) -> tuple[int, int]:
+    length, checksum = 0, 0
+    while data := file.read(_CHUNK):
+        length, checksum = length + len(data), zlib.crc32(data, checksum)
+    return length, checksum
 
 
 def write_whole(path: Path, data: bytes) -> None:

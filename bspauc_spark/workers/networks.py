@@ -14,14 +14,15 @@ import torch
 from torch import Tensor, nn
 
 from bspauc_spark.arrays import squared_distances
-from bspauc_spark.workers.rows import Batch, Rows, SparseBatch, pad, to_device
+from bspauc_spark.workers.rows import Batch, DenseRows, Rows, SparseBatch, pad, to_device
 
 # The last bits of a score depend on the size of the block it was computed in, and ties with them. One size for
 # training, scoring and transform makes a row's score the same wherever the row stands. 1,024 rows of 64 units fit
 # a core's cache and leave little padding in Spark's batches of 10,000 rows.
 BLOCK_ROWS = 1024
-# What a thread takes at a time.
+# What a thread takes at a time, and what all their blocks may take together.
 _STRETCH = 16 * BLOCK_ROWS
+_MOST_BLOCK_BYTES = 1 << 30
 _SAFE_COLUMNS = 16
 
 
@@ -313,16 +314,20 @@ def score_blocks(
             stop = min(start + BLOCK_ROWS, count)
             scores[start:stop] = score_batch(network, between(start, stop)).numpy()
 
-    stretches = range(0, count, _STRETCH)
-    if threads == 1 or len(stretches) < 2:
-        for first in stretches:
-            score(first)
-    else:
+    stretches = list(range(0, count, _STRETCH))
+    # The first one here, since it may build tables that all of them use.
+    alone = stretches[:1] if threads > 1 else stretches
+    for first in alone:
+        score(first)
+    if len(stretches) > len(alone):
         with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(score, stretches))
+            list(pool.map(score, stretches[len(alone) :]))
     return scores
 
 
 def score_rows(network: ScoringNetwork, rows: Rows, threads: int = 1) -> npt.NDArray[np.float32]:
     """Scores of all ``rows``."""
+    if isinstance(rows, DenseRows):
+        # Every thread holds a block, which may be wide.
+        threads = max(1, min(threads, _MOST_BLOCK_BYTES // (4 * BLOCK_ROWS * rows.num_features)))
     return score_blocks(network, len(rows), rows.between, threads)

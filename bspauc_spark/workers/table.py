@@ -152,7 +152,9 @@ class LazyTable:
 def _steps_within_range(decays: list[float], shrink: float) -> int:
     """The first steps over which products of decays and powers of ``shrink`` can be divided by, and sums subtracted."""
     d, q = np.cumsum(np.log(np.maximum(decays, 1e-300))), np.log(shrink) * np.arange(1, len(decays) + 1)
-    return max(1, int(((d > _LEAST_LOG) & (q > _LEAST_LOG) & (q - d > _LEAST_RATIO)).sum()))
+    # The sums' terms have the size of q − d, which rises and then falls: the small ones are lost among the large.
+    fall = q - d - np.maximum(np.maximum.accumulate(q - d), 0.0)
+    return max(1, int(((d > _LEAST_LOG) & (q > _LEAST_LOG) & (fall > _LEAST_RATIO)).sum()))
 
 
 def _rows(table: Tensor, rows: Tensor | slice) -> Tensor:

@@ -104,6 +104,28 @@ def test_lazy_steps_are_whole_steps(optimizer: str, rate_tau: tuple[float, float
             close(average.weight, literal.a)
 
 
+@pytest.mark.parametrize(
+    ("rate", "tau", "averaging", "steps"), [(0.5, 0.1, 0.99, 1190), (0.5, 0.04, 0.999, 3000)], ids=str
+)
+def test_the_average_of_a_long_block_is_right_where_weights_decay_faster_than_it(
+    rate: float, tau: float, averaging: float, steps: int
+) -> None:
+    rng = np.random.default_rng(5)
+    first, average = layers()
+    table = LazyTable(first, average, optimizer="sgd", tau=tau, averaging=averaging, epsilon=EPSILON)
+    literal = Literal(first.weight, "sgd", tau, averaging)
+    table.begin(rate, steps, 0)
+    for _ in range(steps):
+        batch = table.multiply(draw(rng))
+        assert batch.product is not None
+        batch.product.grad = torch.from_numpy(rng.normal(size=(len(batch), WIDTH)).astype(np.float32))
+        table.step(*table.gradient(batch))
+        literal.step(dense(batch), batch.product.grad.double(), rate)
+    table.settle()
+    close(first.weight, literal.w)
+    close(average.weight, literal.a)
+
+
 def test_whole_steps_of_sgd_are_torchs() -> None:
     """The literal steps above are checked too."""
     rng = np.random.default_rng(0)

@@ -217,12 +217,40 @@ def test_gather_joins_arrays_of_any_length_in_rank_order(tmp_path: Path) -> None
     assert alone[0].tolist() == [0, 1, 2]
 
 
-def shared(group: Group) -> bytes:
-    return group.share(b"from rank 0" if group.rank == 0 else b"?")
+def shared(group: Group) -> list[bytes]:
+    return [group.share(data if group.rank == 0 else b"?") for data in (b"from rank 0", b"")]
 
 
 def test_share_hands_rank_0s_bytes_to_all(tmp_path: Path) -> None:
-    assert in_two(shared, tmp_path) == [b"from rank 0"] * 2
+    assert in_two(shared, tmp_path) == [[b"from rank 0", b""]] * 2
+
+
+def table_rows(group: Group) -> list[tuple[list[int], list[list[float]]]]:
+    """Rows that both ranks have, that one has, that none has."""
+    numbers = [([7, 2], [2, 9]), ([], [5]), ([], [])]
+    found = []
+    for own in numbers:
+        named = torch.tensor(own[group.rank], dtype=torch.int32)
+        rows = named.float()[:, None] * torch.tensor([1.0, 10.0]) + group.rank
+        union, summed = group.sum_rows(named, rows)
+        found.append((union.tolist(), summed.tolist()))
+    return found
+
+
+def test_rows_of_a_table_are_added_by_their_numbers(tmp_path: Path) -> None:
+    wanted = [([2, 7, 9], [[5.0, 41.0], [7.0, 70.0], [10.0, 91.0]]), ([5], [[6.0, 51.0]]), ([], [])]
+    assert in_two(table_rows, tmp_path) == [wanted] * 2
+
+
+def without_values(group: Group) -> float:
+    """Sparse rows of which none has a value other than zero."""
+    empty = (np.zeros(4, dtype=np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
+    rows: dict[str, Rows] = {name: SparseRows([empty], 5) for name in (POSITIVES, NEGATIVES)}
+    return Worker(rows, SPEC, settings(), group).train(EVERYTHING)
+
+
+def test_sparse_rows_without_any_value_are_no_failure(tmp_path: Path) -> None:
+    assert in_two(without_values, tmp_path) == [pytest.approx(1.0)] * 2
 
 
 def orphan(group: Group) -> str:

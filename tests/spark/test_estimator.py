@@ -259,6 +259,8 @@ def test_a_param_outside_its_range_is_refused_when_set(name: str, value: Any) ->
             "lambdaInit 2 is above lambdaMax 1",
         ),
         ({"predictionCol": "out", "probabilityCol": "out"}, "different names"),
+        ({"mixedPrecision": True}, "mixedPrecision is for GPUs, and useGpu is False"),
+        ({"mixedPrecision": True, "useGpu": True, "network": "kernel"}, "mixedPrecision is not for network 'kernel'"),
     ],
 )
 def test_contradictory_params_are_refused_before_any_job(

@@ -163,7 +163,7 @@ def test_a_worker_lost_too_often_is_an_error_that_says_so(moons: DataFrame) -> N
 class Breaking(NetworkSpec):
     """A network that computes for a while and then raises, on one rank only."""
 
-    def build(self, generator: Any = None) -> ScoringNetwork:
+    def build(self, generator: Any = None, columns: Any = None) -> ScoringNetwork:
         import os
 
         from bspauc_spark.workers.networks import LayeredNetwork
@@ -177,7 +177,7 @@ class Breaking(NetworkSpec):
                     raise ArithmeticError("the network of a test gave up")
                 return super().forward(rows)
 
-        return Network(self, generator)
+        return Network(self, generator, columns)
 
 
 @pytest.fixture

@@ -5,24 +5,26 @@ A checkpoint is one file of JSON and npy with a checksum; it names the Params an
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from bspauc_spark.errors import CheckpointError
-from bspauc_spark.workers.mailbox import Message, write_whole
+from bspauc_spark.workers.mailbox import Message
+from bspauc_spark.workers.storage import Folder, reason
 
 logger = logging.getLogger("bspauc_spark")
 
 FORMAT_VERSION = 1
 _NAME = "bspauc-round-{:05d}.checkpoint"
 _PATTERN = re.compile(r"bspauc-round-(\d+)\.checkpoint")
+_HALF_WRITTEN = re.compile(r"bspauc-round-\d+\.checkpoint\..*\.part")
 # The one before the last is kept: a file system without atomic rename may show a damaged last one.
 _KEPT = 2
 
@@ -41,28 +43,33 @@ class Saved:
 class Checkpoints:
     """The checkpoints of one fit in a folder, which must hold none of another's."""
 
-    folder: Path
+    folder: Folder
     identity: Mapping[str, Any]
-    _written: list[Path] = field(default_factory=list)
+    _written: list[str] = field(default_factory=list)
 
     def load(self) -> Saved | None:
         """The last whole checkpoint, if there is one; an error if it belongs to other Params or other data."""
-        found = self._files()
-        for number, path in reversed(found):
+        try:
+            found = self._files()
+        except OSError as error:
+            raise CheckpointError(f"checkpointDir {str(self.folder)!r} cannot be read: {reason(error)}.") from error
+        for number, name in reversed(found):
+            path = f"{self.folder}/{name}"
             try:
-                message = Message.from_bytes(path.read_bytes(), number)
+                message = Message.from_bytes(self.folder.read(name), number)
             except (OSError, ValueError, KeyError) as error:
                 raise CheckpointError(
                     f"{path} cannot be read: {error}. Remove it, or set another checkpointDir."
                 ) from error
             if message is not None:
                 self._refuse_other(path, message.values["identity"])
-                self._written = [path for earlier, path in found if earlier <= number]
+                self._written = [name for earlier, name in found if earlier <= number]
                 logger.warning("going on after round %d, saved in %s; remove it to fit from the start", number, path)
                 return Saved(number, message.values["progress"], message.group("state"), message.group("weights"))
         if found:
             raise CheckpointError(
-                f"{found[-1][1]} is damaged, and there is no earlier one. Remove it to fit from the start."
+                f"{self.folder}/{found[-1][1]} is damaged, and there is no earlier one. Remove it to fit from the "
+                "start."
             )
         return None
 
@@ -71,31 +78,38 @@ class Checkpoints:
         arrays = {f"state.{name}": array for name, array in saved.state.items()}
         arrays |= {f"weights.{name}": array for name, array in saved.weights.items()}
         values = {"identity": {**self.identity, "format": FORMAT_VERSION}, "progress": saved.values}
-        path = self.folder / _NAME.format(saved.round)
+        name = _NAME.format(saved.round)
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            write_whole(path, Message("checkpoint", values, arrays).to_bytes(saved.round))
+            self.folder.create()
+            self.folder.write(name, Message("checkpoint", values, arrays).to_bytes(saved.round))
         except OSError as error:
             # The fit itself is not harmed; the checkpoint before this one stays.
-            logger.warning("round %d was not saved in checkpointDir %s: %s", saved.round, self.folder, error.strerror)
+            logger.warning("round %d was not saved in checkpointDir %s: %s", saved.round, self.folder, reason(error))
             return
-        self._written.append(path)
+        self._written.append(name)
         while len(self._written) > _KEPT:
-            self._written.pop(0).unlink(missing_ok=True)
+            self._delete(self._written.pop(0))
 
     def remove(self) -> None:
         """Delete the checkpoints of this fit, and what a killed one left half written."""
-        for path in (*self._written, *self.folder.glob("bspauc-round-*.checkpoint.*.part")):
-            path.unlink(missing_ok=True)
+        half_written = list[str]()
+        with contextlib.suppress(OSError):
+            half_written = [name for name in self.folder.names() if _HALF_WRITTEN.fullmatch(name)]
+        for name in (*self._written, *half_written):
+            self._delete(name)
         self._written = []
 
-    def _files(self) -> list[tuple[int, Path]]:
-        if not self.folder.is_dir():
-            return []
-        names = ((_PATTERN.fullmatch(path.name), path) for path in self.folder.iterdir())
-        return sorted((int(match[1]), path) for match, path in names if match)
+    def _delete(self, name: str) -> None:
+        try:
+            self.folder.delete(name)
+        except OSError as error:
+            logger.warning("%s/%s was not removed: %s", self.folder, name, reason(error))
 
-    def _refuse_other(self, path: Path, found: Mapping[str, Any]) -> None:
+    def _files(self) -> list[tuple[int, str]]:
+        names = ((_PATTERN.fullmatch(name), name) for name in self.folder.names())
+        return sorted((int(match[1]), name) for match, name in names if match)
+
+    def _refuse_other(self, path: str, found: Mapping[str, Any]) -> None:
         wanted = {**self.identity, "format": FORMAT_VERSION}
         differences = [
             f"{name} was {found.get(name)!r} and is {wanted.get(name)!r}"

@@ -6,7 +6,6 @@ import contextlib
 import json
 import logging
 import os
-import shutil
 import signal
 import threading
 import time
@@ -22,21 +21,23 @@ import numpy.typing as npt
 from pyspark import InheritableThread
 from pyspark.ml.torch.distributor import TorchDistributor
 from pyspark.sql import SparkSession
-from pyspark.sql.utils import is_remote
 
 from bspauc_spark import errors
 from bspauc_spark.binned import Bins, Contents, Histogram
-from bspauc_spark.errors import BSPAUCError, DivergedError, WorkerError
+from bspauc_spark.errors import BSPAUCError, DivergedError, PlacementError, WorkerError
 from bspauc_spark.launch import Scores, State, weights_of
+from bspauc_spark.preflight import is_connect
 from bspauc_spark.selection import Selection
 from bspauc_spark.workers import serve
-from bspauc_spark.workers.mailbox import Mailbox, Message, write_whole
+from bspauc_spark.workers.mailbox import Mailbox, Message
+from bspauc_spark.workers.storage import folder
 from bspauc_spark.workers.worker import BlockReport
 
 logger = logging.getLogger("bspauc_spark")
 
-_BEAT_SECONDS = 2.0
 _PATIENCE = 60.0
+# Over Spark Connect nobody can say whether there will ever be enough task slots.
+_READY_SECONDS = 300.0
 # An end that is waited for by a user at Ctrl-C: all of it together.
 _END_SECONDS = 9.0
 _LONGEST_REASON = 3000
@@ -78,16 +79,18 @@ class Launch:
 
     def __init__(self, spark: SparkSession, task: serve.Task, processes: int, local: bool) -> None:
         identity = uuid.uuid4().hex
-        self.folder = Path(task.shards.directory) / "mailbox" / identity
-        self.folder.mkdir(mode=0o700, parents=True)
+        self.folder = folder(task.shards.directory).child("mailbox").child(identity)
+        self.folder.create()
+        self.folder.write(serve.HEARTBEAT, b"0")
         self._spark, self._processes, self._local = spark, processes, local
-        self._tag = f"bspauc-{identity}"
-        self._task = replace(task, folder=str(self.folder))
+        self._identity, self._tag = identity, f"bspauc-{identity}"
+        self._task = replace(task, folder=self.folder.location)
         self._commands = Mailbox(self.folder, serve.TO_WORKERS)
         self._replies = Mailbox(self.folder, serve.TO_DRIVER)
         self._ended = threading.Event()
         self._problem: BaseException | None = None
         self._stopped = False
+        self._looked = 0.0
         self.failure: Exception | None = None
         """Why the workers are gone, if the launch came to an end that nobody asked for; known after ``end``."""
         self._distributor = _Distributor(processes, local_mode=local, use_gpu=task.use_gpu)
@@ -95,7 +98,7 @@ class Launch:
         self._distributor.logger.setLevel(logging.WARNING)
         # A classic session's own tags must not be touched, not even read: plans that hold the session, as MLlib's
         # models make them, could not be sent to executors any more. Its context has tags too.
-        session = spark if is_remote() else None
+        session = spark if is_connect(spark) else None
         self._run_thread = InheritableThread(self._run, session=session, name="bspauc-launch", daemon=True)
         self._beat_thread = threading.Thread(target=self._beat, name="bspauc-heartbeat", daemon=True)
 
@@ -104,7 +107,15 @@ class Launch:
         started = time.perf_counter()
         self._beat_thread.start()
         self._run_thread.start()
-        while self._replies.receive(self._still_there, _PATIENCE) is None:
+        while self._replies.receive(self._still_there, min(_PATIENCE, _READY_SECONDS)) is None:
+            waited = time.perf_counter() - started
+            if is_connect(self._spark) and not self._local and waited > _READY_SECONDS:
+                raise PlacementError(
+                    f"{self._processes} workers were not ready after {waited:.0f} s. Over Spark Connect task slots "
+                    f"cannot be counted: the cluster may have fewer than numProcesses {self._processes} of them, or "
+                    "other jobs hold them. Lower numProcesses, add executors, or train in this process with "
+                    "localMode=True and numProcesses=0."
+                )
             logger.warning("still waiting for %d workers to start; are other jobs holding the slots?", self._processes)
         logger.info("%d workers are ready after %.1f s", self._processes, time.perf_counter() - started)
 
@@ -124,8 +135,9 @@ class Launch:
         """End workers, thread and Spark job, and remove the launch's files."""
         deadline = time.monotonic() + _END_SECONDS
         self._ended.set()
-        with contextlib.suppress(OSError):
-            (self.folder / serve.END).touch()
+        if self._beat_thread.ident is not None:
+            self._beat_thread.join()
+        self.tell_end()
         if self._run_thread.ident is not None:
             # Workers end by themselves within a grace; those that have not come up yet must be stopped.
             self._run_thread.join(4.0)
@@ -133,14 +145,18 @@ class Launch:
                 self._stop()
                 self._run_thread.join(deadline - time.monotonic())
             # A cancelled job returns before the processes on the executors are gone.
-            while not self._local and time.monotonic() < deadline and list(self.folder.glob(f"{serve.ALIVE}*")):
-                time.sleep(0.05)
+            while not self._local and time.monotonic() < deadline and self._names(serve.ALIVE):
+                time.sleep(self.folder.polling.last)
             if self._run_thread.is_alive():
                 logger.warning("the workers of a fit did not end in time; they end when they find their folder gone.")
-        if self._beat_thread.ident is not None:
-            self._beat_thread.join()
         self.failure = self._judge()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.remove()
+
+    def tell_end(self) -> None:
+        """To ranks that wait for a command as such, to those in the middle of work by the heartbeat."""
+        with contextlib.suppress(OSError):
+            self._commands.send(Message(serve.END))
+            self.folder.write(serve.HEARTBEAT, serve.END.encode())
 
     def _judge(self) -> Exception:
         """What a worker raised, what Spark said, or that workers were lost."""
@@ -155,7 +171,7 @@ class Launch:
 
     def _run(self) -> None:
         try:
-            if is_remote():
+            if is_connect(self._spark):
                 self._spark.addTag(self._tag)
             else:
                 self._spark.sparkContext.addJobTag(self._tag)
@@ -165,22 +181,34 @@ class Launch:
 
     def _beat(self) -> None:
         beats = 0
-        while not self._ended.wait(_BEAT_SECONDS):
+        while not self._ended.wait(self.folder.polling.beat):
             beats += 1
             try:
-                write_whole(self.folder / serve.HEARTBEAT, str(beats).encode())
+                self.folder.write(serve.HEARTBEAT, str(beats).encode())
             except OSError as error:
                 logger.debug("heartbeat: %s", error)
 
     def _still_there(self) -> None:
-        if not self._run_thread.is_alive() or any(self._failures()):
+        if not self._run_thread.is_alive():
             raise _GoneError
+        now = time.monotonic()
+        if now - self._looked >= self.folder.polling.watch:
+            self._looked = now
+            if self._names(serve.FAILURE):
+                raise _GoneError
+
+    def _names(self, start: str) -> list[str]:
+        """The launch's files whose names start so; none where the storage fails for a moment."""
+        try:
+            return [name for name in self.folder.names() if name.startswith(start)]
+        except OSError:
+            return []
 
     def _failures(self) -> list[dict[str, Any]]:
         found = []
-        for rank in range(self._processes):
+        for name in self._names(serve.FAILURE):
             try:
-                found.append(json.loads((self.folder / f"{serve.FAILURE}{rank}").read_bytes()))
+                found.append(json.loads(self.folder.read(name)))
             except (OSError, ValueError):
                 continue
         return found
@@ -188,8 +216,8 @@ class Launch:
     def _stop(self) -> None:
         self._stopped = True
         if self._local:
-            _terminate_children(self.folder.name)
-        elif is_remote():
+            _terminate_children(self._identity)
+        elif is_connect(self._spark):
             self._spark.interruptTag(self._tag)
         else:
             self._spark.sparkContext.cancelJobsWithTag(self._tag)

@@ -8,7 +8,6 @@ import datetime
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,6 +39,7 @@ from bspauc_spark.workers.device import choose_device
 from bspauc_spark.workers.networks import NetworkSpec, median_width
 from bspauc_spark.workers.rows import Rows
 from bspauc_spark.workers.serve import Task
+from bspauc_spark.workers.storage import folder, shown
 from bspauc_spark.workers.worker import TrainingSettings, Worker
 
 _MOST_FREQUENCY_BYTES = 2 << 30
@@ -144,7 +144,9 @@ class BSPAUCClassifier(
         placement = self._place(spark)
         about: dict[str, Any] = {"started": datetime.datetime.now().astimezone().isoformat(" ", "minutes")}
         start = time.perf_counter()
-        staged = stage(dataset, self._columns(), self._optional("stagingDir"))
+        staging_dir = self._optional("stagingDir")
+        here = staging_dir is None and not preflight.shares_disks(spark)
+        staged = stage(dataset, self._columns(), staging_dir, here)
         try:
             preflight.check_rows(staged.counts[POSITIVES] + staged.counts[NEGATIVES], placement)
             checkpoints = self._checkpoints(staged)
@@ -167,6 +169,7 @@ class BSPAUCClassifier(
     def _about(self, placement: Placement, staged: StagedData) -> dict[str, Any]:
         """What is trained on what, for the report and for MLflow."""
         params = {param.name: self.getOrDefault(param) for param in self.params if self.isDefined(param)}
+        params |= {name: shown(params[name]) for name in ("stagingDir", "checkpointDir") if name in params}
         return {
             "params": params,
             "data": {**staged.identity(), "sparse": staged.shards.sparse},
@@ -179,7 +182,7 @@ class BSPAUCClassifier(
         placement = preflight.place(spark, self.getNumProcesses(), self._optional("localMode"), self.getUseGpu())
         if placement.processes == 0:
             choose_device(self.getUseGpu())
-        preflight.check_staging(spark, self._optional("stagingDir"))
+        preflight.check_staging(spark, self._optional("stagingDir"), placement)
         if self.isDefined("checkpointDir"):
             preflight.check_checkpoint_dir(self.getCheckpointDir())
         return placement
@@ -189,7 +192,7 @@ class BSPAUCClassifier(
             return None
         # Through JSON, as it will be read: tuples are lists there.
         identity = json.loads(json.dumps({**learning_params(self), "data": staged.identity()}))
-        return Checkpoints(Path(self.getCheckpointDir()), identity)
+        return Checkpoints(folder(self.getCheckpointDir()), identity)
 
     @contextlib.contextmanager
     def _workers(

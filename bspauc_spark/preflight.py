@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
-import tempfile
 import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
 from bspauc_spark.errors import CheckpointError, DeviceError, InvalidDataError, PlacementError, StagingError
+from bspauc_spark.workers.storage import Folder, folder, reason, shown
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,10 +35,29 @@ class Placement:
     threads: int = 1
 
 
+def is_connect(spark: SparkSession) -> bool:
+    """Whether this process is a client of Spark Connect, which has no context, and a machine of its own."""
+    return type(spark).__module__.startswith("pyspark.sql.connect.")
+
+
+def setting(spark: SparkSession, name: str, default: str = "") -> str:
+    """A setting of the session; ``default`` also where this user may not read it."""
+    try:
+        return spark.conf.get(name, default) or default
+    except Exception:
+        # Shared compute hides some settings from its users.
+        return default
+
+
 def is_local_master(spark: SparkSession) -> bool:
-    """Whether the session's tasks run in the driver's own process and on its disks."""
-    master = spark.conf.get("spark.master", "") or ""
+    """Whether the session's tasks run in the process of Spark's driver."""
+    master = setting(spark, "spark.master")
     return master == "local" or master.startswith("local[")
+
+
+def shares_disks(spark: SparkSession) -> bool:
+    """Whether the session's tasks are sure to see this machine's folders."""
+    return is_local_master(spark) and not is_connect(spark)
 
 
 def cores() -> int:
@@ -50,20 +67,27 @@ def cores() -> int:
 
 def place(spark: SparkSession, processes: int, local: bool | None, use_gpu: bool) -> Placement:
     """What ``numProcesses`` and ``localMode`` ask for, or the automatic choice; an error if it cannot be had."""
-    local = is_local_master(spark) if local is None else local
+    if local is None:
+        # Over Spark Connect executors cannot be counted, so the automatic choice is this process.
+        local = is_local_master(spark) or (is_connect(spark) and not processes)
+    if not local and not processes and is_connect(spark):
+        raise PlacementError(
+            "numProcesses is 0, and over Spark Connect executors cannot be counted. Set numProcesses to the number of "
+            "workers, or train in this process with localMode=True."
+        )
     if use_gpu and processes and (local or is_local_master(spark)):
         _check_driver_gpus(spark, processes)
     if local:
         return Placement(processes, threads=max(1, cores() // max(1, processes)))
     if use_gpu:
         _check_task_gpus(spark)
-    if (spark.conf.get("spark.dynamicAllocation.enabled", "false") or "").lower() == "true":
+    if setting(spark, "spark.dynamicAllocation.enabled").lower() == "true":
         raise PlacementError(
             "spark.dynamicAllocation.enabled is true, and Spark runs no barrier stages with it, which workers on "
             "executors need. Start the session with spark.dynamicAllocation.enabled=false, or train in the driver "
             "with localMode=True."
         )
-    threads = int(spark.conf.get("spark.task.cpus", "1") or 1)
+    threads = int(setting(spark, "spark.task.cpus", "1"))
     processes = _check_slots(spark, processes, use_gpu, _SLOTS_TIMEOUT)
     return Placement(processes, local=False, threads=threads)
 
@@ -82,56 +106,70 @@ def check_rows(rows: int, placement: Placement) -> None:
         )
 
 
-def check_checkpoint_dir(folder: str) -> None:
+def check_checkpoint_dir(location: str) -> None:
     """Make the folder if need be, and write to it."""
+    name = f"bspauc-probe-{uuid.uuid4().hex}"
     try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
+        saved = folder(location)
+        saved.create()
+        saved.write(name, b"")
+        saved.delete(name)
     except OSError as error:
-        raise CheckpointError(f"checkpointDir {folder!r} cannot be written: {error.strerror}.") from error
+        raise CheckpointError(f"checkpointDir {shown(location)!r} cannot be written: {reason(error)}.") from error
 
 
-def check_staging(spark: SparkSession, staging_dir: str | None) -> None:
-    """On a cluster, make sure that the driver and the executors see the same ``stagingDir``, by a small job."""
-    if is_local_master(spark):
-        return
+def check_staging(spark: SparkSession, staging_dir: str | None, placement: Placement) -> None:
+    """Make sure that rows can be staged where the workers find them; on a cluster by a small job."""
     if staging_dir is None:
-        raise StagingError(
-            "stagingDir is not set, and the session runs on a cluster. Give storage that the driver and every executor "
-            'can read and write, for example stagingDir="/Volumes/main/ml/staging".'
-        )
+        if not placement.local:
+            raise StagingError(
+                "stagingDir is not set, and the session runs on a cluster. Give storage that the driver and every "
+                'executor can read and write, for example stagingDir="/Volumes/main/ml/staging" or '
+                '"s3://bucket/staging"; or train in this process with localMode=True.'
+            )
+        return
+    token = uuid.uuid4().hex.encode()
     try:
-        folder = Path(tempfile.mkdtemp(prefix="bspauc-probe-", dir=staging_dir))
+        probe = folder(staging_dir).new("bspauc-probe-")
+        probe.write("token", token)
     except OSError as error:
         raise StagingError(
-            f"stagingDir {staging_dir!r} cannot be written by the driver: {error.strerror}. Set it to an existing "
-            "folder that the driver and every executor can write."
+            f"stagingDir {shown(staging_dir)!r} cannot be written by the driver: {reason(error)}. Set it to an "
+            "existing folder that the driver and every executor can write."
         ) from error
     try:
-        token = uuid.uuid4().hex
-        (folder / "token").write_text(token)
-        tasks = 2 * (slots(spark) or 8)
-        probe = Probe(str(folder), token)
-        replies = spark.range(0, tasks, 1, tasks).mapInArrow(probe, "host string, file string, error string").collect()
-        for host, file, problem in replies:
-            if not problem and not (folder / file).exists():
-                problem = "what it writes there does not reach the driver"
-            if problem:
-                raise StagingError(
-                    f"stagingDir {staging_dir!r} is not shared with the executor on host {host}: {problem}. Set it to "
-                    "storage that the driver and every executor can read and write."
-                )
+        if not shares_disks(spark):
+            _check_shared(spark, staging_dir, probe, token)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        probe.remove()
+
+
+def _check_shared(spark: SparkSession, staging_dir: str, probe: Folder, token: bytes) -> None:
+    tasks = 2 * (slots(spark) or 8)
+    ask = Probe(probe.location, token)
+    replies = spark.range(0, tasks, 1, tasks).mapInArrow(ask, "host string, file string, error string").collect()
+    seen = probe.names()
+    for host, file, problem in replies:
+        if not problem and file not in seen:
+            problem = "what it writes there does not reach the driver"
+        if problem:
+            raise StagingError(
+                f"stagingDir {shown(staging_dir)!r} is not shared with the executor on host {host}: {problem}. Set it "
+                "to storage that the driver and every executor can read and write"
+                + (
+                    ", or leave it out to train in this process, to which the rows then come."
+                    if is_connect(spark)
+                    else "."
+                )
+            )
 
 
 @dataclass(frozen=True)
 class Probe:
     """What the small job asks of each task: can you read the driver's file here, and write one?"""
 
-    folder: str
-    token: str
+    location: str
+    token: bytes
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -141,13 +179,12 @@ class Probe:
             time.sleep(0.05)
         name, problem = uuid.uuid4().hex, ""
         try:
-            with open(os.path.join(self.folder, "token")) as file:
-                if file.read() != self.token:
-                    problem = "it finds another file there"
-            with open(os.path.join(self.folder, name), "w"):
-                pass
+            shared = folder(self.location)
+            if shared.read("token") != self.token:
+                problem = "it finds another file there"
+            shared.write(name, b"")
         except OSError as error:
-            problem = f"{error.strerror} ({error.filename})"
+            problem = reason(error)
         row = {"host": [socket.gethostname()], "file": [name], "error": [problem]}
         yield pa.RecordBatch.from_pydict(row)
 
@@ -174,7 +211,7 @@ def _executors(spark: SparkSession) -> int:
 def _check_slots(spark: SparkSession, processes: int, use_gpu: bool, timeout: float) -> int:
     """The number of workers, each of which has a task slot; automatic: one per executor, or one per GPU."""
     deadline = time.monotonic() + timeout
-    promised = int(spark.conf.get("spark.executor.instances", "1") or 1)
+    promised = int(setting(spark, "spark.executor.instances", "1"))
     while True:
         free, executors = slots(spark), _executors(spark)
         wanted = processes or (free if use_gpu and free else executors)
@@ -190,13 +227,13 @@ def _check_slots(spark: SparkSession, processes: int, use_gpu: bool, timeout: fl
             raise PlacementError(
                 f"numProcesses {wanted} needs as many task slots at once, and the session has {free}"
                 f"{' with a GPU each' if use_gpu else ''}. Lower numProcesses to {free}, add executors, or lower "
-                f"spark.task.cpus ({spark.conf.get('spark.task.cpus', '1')})."
+                f"spark.task.cpus ({setting(spark, 'spark.task.cpus', '1')})."
             )
         time.sleep(0.5)
 
 
 def _check_task_gpus(spark: SparkSession) -> None:
-    amount = spark.conf.get(_GPU_AMOUNT, "") or ""
+    amount = setting(spark, _GPU_AMOUNT)
     # TorchDistributor reads it as a whole number, and fails on "1.0".
     if amount == "1":
         return

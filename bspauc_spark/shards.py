@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import uuid
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from bspauc_spark.arrow import feature_block
+from bspauc_spark.workers.storage import folder
 
 POSITIVES, NEGATIVES = "positives", "negatives"
 VALIDATION_POSITIVES, VALIDATION_NEGATIVES = "validation_positives", "validation_negatives"
@@ -20,6 +21,14 @@ KINDS = (POSITIVES, NEGATIVES, VALIDATION_POSITIVES, VALIDATION_NEGATIVES)
 
 # A shard is written when this many bytes are waiting: what a task holds in memory per class.
 SHARD_BYTES = 64 << 20
+
+
+class ShardFile(NamedTuple):
+    """A written shard: its name, its rows, and a checksum of its bytes."""
+
+    name: str
+    rows: int
+    checksum: int
 
 
 @dataclass(frozen=True)
@@ -87,11 +96,11 @@ class ShardWriter:
     """Collects rows of one kind and writes them as uncompressed Arrow files, one contiguous block each."""
 
     def __init__(self, task: ShardTask, kind: str, prefix: str) -> None:
-        self._directory = task.directory
+        self._folder = folder(task.directory)
         self._prefix = f"{kind}-{prefix}"
         self._waiting: list[pa.RecordBatch] = []
         self._bytes = 0
-        self._files: dict[str, int] = {}
+        self._files: list[ShardFile] = []
         self.hashes = 0
         """The sum of all rows' hashes."""
 
@@ -103,8 +112,8 @@ class ShardWriter:
         if self._bytes >= SHARD_BYTES:
             self._write()
 
-    def close(self) -> dict[str, int]:
-        """Write what waits; returns the rows of each file."""
+    def close(self) -> list[ShardFile]:
+        """Write what waits; returns all files."""
         if self._waiting:
             self._write()
         return self._files
@@ -112,10 +121,10 @@ class ShardWriter:
     def _write(self) -> None:
         batch = pa.concat_batches(self._waiting)
         name = f"{self._prefix}-{len(self._files):05d}.arrow"
-        with (
-            pa.OSFile(os.path.join(self._directory, name), "wb") as sink,
-            pa.ipc.new_file(sink, batch.schema) as writer,
-        ):
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_file(sink, batch.schema) as writer:
             writer.write_batch(batch)
-        self._files[name] = batch.num_rows
+        data = sink.getvalue()
+        self._folder.write(name, data)
+        self._files.append(ShardFile(name, batch.num_rows, zlib.crc32(data)))
         self._waiting, self._bytes = [], 0

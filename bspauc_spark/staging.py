@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 import tempfile
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.ml.functions import vector_to_array
@@ -29,9 +27,11 @@ from bspauc_spark.shards import (
     POSITIVES,
     VALIDATION_NEGATIVES,
     VALIDATION_POSITIVES,
+    ShardFile,
     ShardTask,
 )
 from bspauc_spark.workers.rows import Shards
+from bspauc_spark.workers.storage import Folder, folder, reason, shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 # Enough tasks for every slot, however long the single ones take.
 _TASKS_PER_SLOT = 4
 _FEWEST_SLOTS, _UNKNOWN_SLOTS, _MOST_PARTITIONS = 2, 4, 512
+# Rows of a Connect session that may come to the client, as they are staged: it holds them all for a moment.
+MOST_COLLECTED_BYTES = 1 << 30
 # Up to this width rows are staged dense: a dense row is then at most 2 KiB, and dense layers are faster.
 ALWAYS_DENSE_FEATURES = 512
 # Wider rows are staged sparse when fewer than this share of their values differ from zero.
@@ -81,25 +83,31 @@ class StagedData:
 
     def remove(self) -> None:
         """Delete the folder and all in it. Rows that are mapped stay readable."""
-        shutil.rmtree(self.shards.directory, ignore_errors=True)
+        folder(self.shards.directory).remove()
 
 
-def stage(dataset: DataFrame, columns: Columns, staging_dir: str | None) -> StagedData:
-    """Write ``dataset`` as shards into a new folder under ``staging_dir`` (unset: the system's temporary one)."""
+def stage(dataset: DataFrame, columns: Columns, staging_dir: str | None, here: bool = False) -> StagedData:
+    """Write ``dataset`` as shards into a new folder under ``staging_dir`` (unset: the system's temporary one).
+
+    ``here``: the rows come to this process, which writes them, since Spark's tasks do not see its folders.
+    """
     _check_columns(dataset, columns)
     num_features = _num_features(dataset, columns.features)
     sparse = num_features > ALWAYS_DENSE_FEATURES and _density(dataset, columns.features) < SPARSE_BELOW
+    if here:
+        _refuse_many(dataset, columns.features, num_features, sparse)
     directory = _new_directory(staging_dir)
     try:
-        found = _write_shards(dataset, columns, directory, num_features, sparse)
+        task = ShardTask(directory.location, columns.positive_label, num_features, sparse)
+        found = _write_shards(_in_order_of_hashes(dataset, columns, sparse), task, here)
         _raise_if_invalid(found, columns, num_features)
-        names = {kind: tuple(sorted(found.files.get(kind, {}))) for kind in KINDS}
-        counts = {kind: sum(found.files.get(kind, {}).values()) for kind in KINDS}
+        files = {kind: tuple(sorted(found.files.get(kind, ()))) for kind in KINDS}
+        counts = {kind: sum(file.rows for file in files[kind]) for kind in KINDS}
         labels = tuple(sorted(found.labels))
-        shards = Shards(str(directory), names, num_features, sparse)
+        shards = Shards(directory.location, files, num_features, sparse)
         return StagedData(shards, counts, labels, columns.positive_label, found.fingerprint())
     except BaseException:
-        shutil.rmtree(directory, ignore_errors=True)
+        directory.remove()
         raise
 
 
@@ -109,12 +117,13 @@ def partition_bits(spark: SparkSession) -> int:
     return min(wanted, _MOST_PARTITIONS).bit_length() - 1
 
 
-def _new_directory(staging_dir: str | None) -> Path:
+def _new_directory(staging_dir: str | None) -> Folder:
+    where = staging_dir or tempfile.gettempdir()
     try:
-        return Path(tempfile.mkdtemp(prefix="bspauc-", dir=staging_dir))
+        return folder(where).new("bspauc-")
     except OSError as error:
         raise StagingError(
-            f"stagingDir {staging_dir or tempfile.gettempdir()!r} cannot be written: {error.strerror}. "
+            f"stagingDir {shown(where)!r} cannot be written: {reason(error)}. "
             "Set stagingDir to an existing folder with free space."
         ) from error
 
@@ -192,19 +201,37 @@ def _size(dataset: DataFrame, name: str) -> Column:
 
 def _density(dataset: DataFrame, name: str) -> float:
     """Share of stored values in wide rows, by one aggregate."""
-    column = quoted(name)
-    is_array = isinstance(dataset.schema[name].dataType, st.ArrayType)
-    values = column if is_array else sf.unwrap_udt(column)["values"]
-    filled = sf.size(sf.filter(values, lambda x: x != 0)) if is_array else sf.size(values)
+    filled = _filled(dataset, name)
     total = dataset.agg(sf.sum(filled).alias("filled"), sf.sum(_size(dataset, name)).alias("all")).first()
     return float(total["filled"] or 0) / max(1, total["all"] or 0) if total else 1.0
+
+
+def _filled(dataset: DataFrame, name: str) -> Column:
+    """How many values of a row are stored."""
+    column = quoted(name)
+    if isinstance(dataset.schema[name].dataType, st.ArrayType):
+        return sf.size(sf.filter(column, lambda x: x != 0))
+    return sf.size(sf.unwrap_udt(column)["values"])
+
+
+def _refuse_many(dataset: DataFrame, name: str, num_features: int, sparse: bool) -> None:
+    """Refuse rows that would fill this process, before they come."""
+    size = 8 * _filled(dataset, name) if sparse else sf.lit(4 * num_features)
+    total = dataset.agg(sf.sum(size.cast("long")).alias("bytes")).first()
+    needed = int(total["bytes"] or 0) if total else 0
+    if needed > MOST_COLLECTED_BYTES:
+        raise StagingError(
+            f"stagingDir is not set, so the rows would come to this process, and they are {needed / 1e9:.1f} GB, more "
+            f"than {MOST_COLLECTED_BYTES / 1e9:.1f} GB. Set stagingDir to storage that this process and Spark's "
+            "executors both see, a folder or a URI such as s3://bucket/staging, or fit on a sample of the rows."
+        )
 
 
 @dataclass
 class _Found:
     """What the staging tasks report, added up."""
 
-    files: dict[str, dict[str, int]]
+    files: dict[str, list[ShardFile]]
     problems: dict[str, int]
     sizes: set[int]
     labels: set[float]
@@ -217,7 +244,7 @@ class _Found:
         return hashlib.sha256(json.dumps(sums, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _write_shards(dataset: DataFrame, columns: Columns, directory: Path, num_features: int, sparse: bool) -> _Found:
+def _in_order_of_hashes(dataset: DataFrame, columns: Columns, sparse: bool) -> DataFrame:
     features = feature_struct(dataset, columns.features, sparse)
     label = quoted(columns.label).cast("double")
     validation = quoted(columns.validation) if columns.validation else sf.lit(False)
@@ -227,12 +254,16 @@ def _write_shards(dataset: DataFrame, columns: Columns, directory: Path, num_fea
     # The first bits of the hash, from the lowest, which is negative, to the highest.
     range_of = sf.shiftright("hash", 64 - bits).cast("int") + sf.lit(2 ** (bits - 1))
     # Rows of one hash are the same: two others share one with a probability of a few percent among a billion rows.
-    ordered = hashed.repartitionById(2**bits, range_of).sortWithinPartitions("hash")
-    task = ShardTask(str(directory), columns.positive_label, num_features, sparse)
-    reports = ordered.mapInArrow(task, "report string").collect()
+    return hashed.repartitionById(2**bits, range_of).sortWithinPartitions("hash")
 
+
+def _write_shards(rows: DataFrame, task: ShardTask, here: bool) -> _Found:
+    if here:
+        reports = [text for batch in task(iter(rows.toArrow().to_batches())) for text in batch["report"].to_pylist()]
+    else:
+        reports = [text for (text,) in rows.mapInArrow(task, "report string").collect()]
     found = _Found({}, {}, set(), set())
-    for (text,) in reports:
+    for text in reports:
         report = json.loads(text)
         found.rows += report["rows"]
         found.sizes.update(report["sizes"])
@@ -240,7 +271,7 @@ def _write_shards(dataset: DataFrame, columns: Columns, directory: Path, num_fea
         for problem, count in report["problems"].items():
             found.problems[problem] = found.problems.get(problem, 0) + count
         for kind, files in report["files"].items():
-            found.files.setdefault(kind, {}).update(files)
+            found.files.setdefault(kind, []).extend(ShardFile(*file) for file in files)
             found.hashes[kind] = found.hashes.get(kind, 0) + report["hashes"][kind]
     return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -39,13 +40,13 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def serve(command: list[str], ready: str, log: Path, seconds: float = 90) -> Iterator[Server]:
-    """``mlflow <command> --host 127.0.0.1 --port <free>``, once ``ready`` answers below its address."""
+def serve(command: list[str], ready: str, log: Path, seconds: float = 90, module: str = "mlflow") -> Iterator[Server]:
+    """``<module> <command> --host 127.0.0.1 --port <free>``, once ``ready`` answers below its address."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "mlflow", *command, "--host", "127.0.0.1", "--port", str(port)],
+            [sys.executable, "-m", module, *command, "--host", "127.0.0.1", "--port", str(port)],
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -69,6 +70,38 @@ def _wait(url: str, process: subprocess.Popen[bytes], log: Path, seconds: float)
                 return
         time.sleep(0.2)
     raise AssertionError(f"{url} did not answer in {seconds:g} s:\n{log.read_text()[-2000:]}")
+
+
+@dataclass(frozen=True)
+class ObjectStore:
+    """A bucket behind an S3 API."""
+
+    url: str
+    log: Path
+
+    def uri(self, path: str) -> str:
+        """A location in the bucket, with all that pyarrow needs to get there."""
+        endpoint = self.url.removeprefix("http://")
+        return f"s3://key:secret@bucket/{path}?scheme=http&endpoint_override={endpoint}"
+
+    def keys(self) -> list[str]:
+        """All objects; the marks that pyarrow leaves for emptied folders do not count."""
+        with urllib.request.urlopen(f"{self.url}/bucket?list-type=2") as answer:
+            found = re.findall(r"<Key>(.*?)</Key>", answer.read().decode())
+        return [key for key in found if not key.endswith("/")]
+
+    def requests(self) -> int:
+        """How many requests it has had."""
+        return self.log.read_text().count(" HTTP/1.1")
+
+
+@contextlib.contextmanager
+def object_store(folder: Path) -> Iterator[ObjectStore]:
+    """A real S3 API with an empty bucket, in memory."""
+    log = folder / "s3.log"
+    with serve([], "/moto-api/", log, module="moto.server") as server:
+        urllib.request.urlopen(urllib.request.Request(f"{server.url}/bucket", method="PUT")).close()
+        yield ObjectStore(server.url, log)
 
 
 @contextlib.contextmanager

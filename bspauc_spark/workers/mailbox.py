@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import struct
 import time
-import uuid
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias
+from typing import IO, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+from bspauc_spark.workers.storage import Folder
 
 Arrays: TypeAlias = Mapping[str, npt.NDArray[Any]]
 
@@ -27,7 +26,6 @@ _MAGIC = b"BSPM"
 _HEAD = struct.Struct("<4sQQI")
 _LENGTH = struct.Struct("<Q")
 _CHUNK = 1 << 20
-_FIRST_POLL, _LAST_POLL = 0.002, 0.05
 
 
 @dataclass(frozen=True)
@@ -60,7 +58,7 @@ class Message:
         return cls.from_file(io.BytesIO(data), sequence)
 
     @classmethod
-    def from_file(cls, file: BinaryIO, sequence: int = 0) -> Message | None:
+    def from_file(cls, file: IO[bytes], sequence: int = 0) -> Message | None:
         """As ``from_bytes``, without ever holding the whole file beside its arrays: scores may fill gigabytes."""
         found = file.read(_HEAD.size)
         if len(found) < _HEAD.size:
@@ -74,45 +72,32 @@ class Message:
         return cls(head["word"], head["values"], arrays)
 
 
-def _length_and_checksum(file: BinaryIO) -> tuple[int, int]:
+def _length_and_checksum(file: IO[bytes]) -> tuple[int, int]:
     length, checksum = 0, 0
     while data := file.read(_CHUNK):
         length, checksum = length + len(data), zlib.crc32(data, checksum)
     return length, checksum
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file that only its owner can read and that appears whole, where the file system can do that."""
-    partial = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.part")
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-        partial.replace(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
-
-
 @dataclass
 class Mailbox:
     """One direction of the talk: numbered messages, each in a file of its own."""
 
-    folder: Path
+    folder: Folder
     name: str
     sequence: int = 0
 
     def send(self, message: Message) -> None:
         """Write the next message."""
         self.sequence += 1
-        write_whole(self._path(self.sequence), message.to_bytes(self.sequence))
+        self.folder.write(self._file(self.sequence), message.to_bytes(self.sequence))
 
     def receive(self, still_there: Callable[[], None], timeout: float | None = None) -> Message | None:
         """Wait for the next message; ``still_there`` raises when nobody is left to send it.
 
         Nothing if ``timeout`` seconds have passed without one.
         """
-        pause, started = _FIRST_POLL, time.monotonic()
+        pause, started = self.folder.polling.first, time.monotonic()
         while True:
             message = self._read(self.sequence + 1)
             if message is not None:
@@ -122,18 +107,17 @@ class Mailbox:
             if timeout is not None and time.monotonic() - started > timeout:
                 return None
             time.sleep(pause)
-            pause = min(pause * 1.5, _LAST_POLL)
+            pause = min(pause * 1.5, self.folder.polling.last)
 
-    def _path(self, sequence: int) -> Path:
-        return self.folder / f"{self.name}-{sequence:06d}"
+    def _file(self, sequence: int) -> str:
+        return f"{self.name}-{sequence:06d}"
 
     def _read(self, sequence: int) -> Message | None:
-        path = self._path(sequence)
         try:
-            with path.open("rb") as file:
+            with self.folder.open(self._file(sequence)) as file:
                 message = Message.from_file(file, sequence)
         except OSError:
             return None
         if message is not None:
-            path.unlink(missing_ok=True)
+            self.folder.delete(self._file(sequence))
         return message

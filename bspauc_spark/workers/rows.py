@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,9 @@ import torch
 from torch import Tensor
 
 from bspauc_spark.arrays import ranges
+from bspauc_spark.errors import StagingError
+from bspauc_spark.shards import ShardFile
+from bspauc_spark.workers.storage import folder, reason
 
 FloatArray: TypeAlias = npt.NDArray[np.float32]
 IntArray: TypeAlias = npt.NDArray[np.int64]
@@ -201,34 +205,53 @@ class SparseRows(Rows):
 
 @dataclass(frozen=True)
 class Shards:
-    """Arrow files of a fit: their folder, their names by kind in reading order, and the shape of a row."""
+    """Arrow files of a fit: their folder, the files by kind in reading order, and the shape of a row."""
 
     directory: str
-    files: Mapping[str, tuple[str, ...]]
+    files: Mapping[str, tuple[ShardFile, ...]]
     num_features: int
     sparse: bool
 
     def open(self, rank: int = 0, size: int = 1) -> dict[str, Rows]:
         """A rank's equal share of every kind of rows, mapped; kinds without any rows at all are left out."""
         shares = {}
-        for kind, names in self.files.items():
-            if names:
-                paths = [Path(self.directory) / name for name in names]
-                rows = open_shards(paths, self.num_features, self.sparse)
-                shares[kind] = rows.window(rank * len(rows) // size, (rank + 1) * len(rows) // size)
+        for kind, files in self.files.items():
+            if files:
+                total = sum(file.rows for file in files)
+                shares[kind] = self._rows(files, rank * total // size, (rank + 1) * total // size)
         return shares
 
+    def _rows(self, files: Sequence[ShardFile], start: int, stop: int) -> Rows:
+        """The rows ``start … stop − 1`` of these files; the others are not looked at.
 
-def open_shards(paths: Sequence[str | Path], num_features: int, sparse: bool) -> Rows:
-    """Map Arrow shards written by ``staging`` into memory and read them as one sequence of rows."""
-    batches = [batch for path in paths for batch in _mapped_batches(path)]
-    if sparse:
-        return SparseRows([_sparse_part(batch) for batch in batches], num_features)
-    return DenseRows([_dense_part(batch, num_features) for batch in batches], num_features)
+        Files of an object store are copied to this machine's disk, and only as long as it takes to map them.
+        """
+        ends = np.cumsum([file.rows for file in files])
+        first, last = np.searchsorted(ends, [start, stop], side="right")
+        needed = files[first : last + 1] if stop > start else ()
+        before = int(ends[first - 1]) if first else 0
+        source = folder(self.directory)
+        try:
+            with source.nearby([file.name for file in needed]) as near:
+                batches = [batch for file in needed for batch in _mapped_batches(near, file)]
+        except OSError as error:
+            raise StagingError(f"staged rows in {source} cannot be read: {reason(error)}. Fit again.") from error
+        if self.sparse:
+            rows: Rows = SparseRows([_sparse_part(batch) for batch in batches], self.num_features)
+        else:
+            rows = DenseRows([_dense_part(batch, self.num_features) for batch in batches], self.num_features)
+        return rows.window(start - before, stop - before) if needed else rows
 
 
-def _mapped_batches(path: str | Path) -> list[pa.RecordBatch]:
-    with pa.memory_map(str(path)) as source:
+def _mapped_batches(directory: Path, file: ShardFile) -> list[pa.RecordBatch]:
+    """The rows of a shard, mapped, whose bytes are still those that were written."""
+    with pa.memory_map(str(directory / file.name)) as source:
+        if zlib.crc32(source.read_buffer()) != file.checksum:
+            raise StagingError(
+                f"the staged rows in {file.name} are damaged: their checksum is not that of what was written. Fit "
+                "again, and look to the storage behind stagingDir."
+            )
+        source.seek(0)
         reader = pa.ipc.open_file(source)
         return [reader.get_batch(i) for i in range(reader.num_record_batches)]
 

@@ -26,17 +26,22 @@ from bspauc_spark.errors import DeviceError, DivergedError
 from bspauc_spark.selection import Selection
 from bspauc_spark.workers.device import choose_device, device_name
 from bspauc_spark.workers.group import Group, PeerLostError, TorchGroup
-from bspauc_spark.workers.mailbox import Mailbox, Message, write_whole
+from bspauc_spark.workers.mailbox import Mailbox, Message
 from bspauc_spark.workers.networks import NetworkSpec
 from bspauc_spark.workers.rows import Shards
+from bspauc_spark.workers.storage import Folder, folder
 from bspauc_spark.workers.worker import TrainingSettings, Worker
 
-# Files of a launch, beside the messages.
 TO_WORKERS, TO_DRIVER = "driver", "worker"
-END, HEARTBEAT, FAILURE, ALIVE = "end", "heartbeat", "failure-", "alive-"
+# The last command, and then also what the heartbeat says.
+END = "end"
+# Files of a launch, beside the messages.
+HEARTBEAT, FAILURE, ALIVE = "heartbeat", "failure-", "alive-"
 LOST = "PeerLostError"
 
 _BEAT_TIMEOUT = 120.0
+# How often a rank looks whether its parent is gone.
+_WATCH = 0.25
 # Ranks that wait for a command end by themselves; those in the middle of work are ended after this many seconds.
 _GRACE = 1.5
 # Rank 0 says "nothing yet" to the others this often, so that no collective waits long.
@@ -56,7 +61,7 @@ class Task:
 
 def serve(task: Task) -> None:
     """Run one rank. Nothing is raised: torchrun would only print it; failures go to the driver as files."""
-    rank, folder = int(os.environ["RANK"]), Path(task.folder)
+    rank, talk = int(os.environ["RANK"]), folder(task.folder)
     # A terminal's Ctrl-C goes to every process; the driver decides what becomes of the workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # torchrun ends its ranks by SIGTERM, Spark's Python daemon by SIGHUP when its executor is gone. A thread answers
@@ -66,10 +71,10 @@ def serve(task: Task) -> None:
     signal.signal(signal.SIGTERM, lambda *_: None)
     signal.signal(signal.SIGHUP, lambda *_: None)
     signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
-    alive = folder / f"{ALIVE}{rank}"
-    threading.Thread(target=_exit_when_abandoned, args=(folder, alive, os.getppid(), told), daemon=True).start()
+    watch = (talk, rank, os.getppid(), told)
+    threading.Thread(target=_exit_when_abandoned, args=watch, daemon=True).start()
     try:
-        alive.touch()
+        talk.write(f"{ALIVE}{rank}", b"")
         torch.set_num_threads(1)
         device = choose_device(task.use_gpu, rank, int(os.environ.get("LOCAL_RANK", "0")))
         if device.type == "cuda":
@@ -78,23 +83,23 @@ def serve(task: Task) -> None:
             _refuse_shared_device(group, device)
             settings = dataclasses.replace(task.settings, device=str(device))
             worker = Worker(task.shards.open(group.rank, group.size), task.spec, settings, group)
-            _obey(worker, folder)
+            _obey(worker, talk)
     except PeerLostError as error:
-        _tell_failure(folder, rank, error)
+        _tell_failure(talk, rank, error)
         _remove_script()
     except BaseException as error:
-        _tell_failure(folder, rank, error)
+        _tell_failure(talk, rank, error)
     finally:
-        alive.unlink(missing_ok=True)
+        _no_longer_alive(talk, rank)
 
 
-def _obey(worker: Worker, folder: Path) -> None:
-    commands, replies = Mailbox(folder, TO_WORKERS), Mailbox(folder, TO_DRIVER)
+def _obey(worker: Worker, talk: Folder) -> None:
+    commands, replies = Mailbox(talk, TO_WORKERS), Mailbox(talk, TO_DRIVER)
     first = worker.group.rank == 0
     if first:
         replies.send(Message("ready", {"host": socket.gethostname(), "pid": os.getpid()}))
     while True:
-        command = _next(commands, folder) if first else Message("")
+        command = (commands.receive(_wait_on, _NOTHING_YET) if first else None) or Message("")
         heard = Message.from_bytes(worker.group.share(command.to_bytes()))
         assert heard is not None
         if heard.word == END:
@@ -105,19 +110,8 @@ def _obey(worker: Worker, folder: Path) -> None:
                 replies.send(reply)
 
 
-def _next(commands: Mailbox, folder: Path) -> Message:
-    def ended() -> None:
-        if (folder / END).exists():
-            raise _EndedError
-
-    try:
-        return commands.receive(ended, _NOTHING_YET) or Message("")
-    except _EndedError:
-        return Message(END)
-
-
-class _EndedError(Exception):
-    """The driver wants no more."""
+def _wait_on() -> None:
+    """Whether the driver is still there is another thread's business."""
 
 
 def answer(worker: Worker, command: Message) -> Message:
@@ -156,26 +150,41 @@ def _refuse_shared_device(group: Group, device: torch.device) -> None:
         )
 
 
-def _exit_when_abandoned(folder: Path, alive: Path, parent: int, told: int) -> None:
+def _exit_when_abandoned(talk: Folder, rank: int, parent: int, told: int) -> None:
     """End this process when told to, when its parent is gone, the launch is over, or the driver shows no life."""
-    beat, seen, ended, signals = b"", time.monotonic(), 0.0, list[int]()
+    beat, seen, looked, ended, signals = b"", time.monotonic(), 0.0, 0.0, list[int]()
     while True:
         now = time.monotonic()
-        # Shared storage may fail for a moment: what cannot be seen is looked at again.
-        with contextlib.suppress(OSError):
-            if not ended and (not folder.exists() or (folder / END).exists()):
-                ended = now
-            found = (folder / HEARTBEAT).read_bytes()
+        if now - looked >= talk.polling.watch:
+            looked = now
+            found = _heartbeat(talk, beat)
+            # It was there before the workers were; but a file that is being replaced may be missing for a moment.
+            ended = (ended or now) if found in (None, END.encode()) else 0.0
             if found != beat:
-                beat, seen = found, now
+                beat, seen = found or b"", now
         over = ended and now - ended > _GRACE
         if signals or over or os.getppid() != parent or now - seen > _BEAT_TIMEOUT:
             try:
                 _remove_script()
-                alive.unlink(missing_ok=True)
+                _no_longer_alive(talk, rank)
             finally:
                 os._exit(0)
-        signals, _, _ = select.select([told], [], [], 0.25)
+        signals, _, _ = select.select([told], [], [], _WATCH)
+
+
+def _heartbeat(talk: Folder, last: bytes) -> bytes | None:
+    """What the driver's file says; nothing if there is none, and as before if the storage fails for a moment."""
+    try:
+        return talk.read(HEARTBEAT)
+    except FileNotFoundError:
+        return None
+    except OSError:
+        return last
+
+
+def _no_longer_alive(talk: Folder, rank: int) -> None:
+    with contextlib.suppress(OSError):
+        talk.delete(f"{ALIVE}{rank}")
 
 
 def _remove_script() -> None:
@@ -185,7 +194,7 @@ def _remove_script() -> None:
         shutil.rmtree(script.parent, ignore_errors=True)
 
 
-def _tell_failure(folder: Path, rank: int, error: BaseException) -> None:
+def _tell_failure(talk: Folder, rank: int, error: BaseException) -> None:
     lost = isinstance(error, PeerLostError)
     failure = {
         "kind": LOST if lost else type(error).__name__,
@@ -194,8 +203,6 @@ def _tell_failure(folder: Path, rank: int, error: BaseException) -> None:
         "host": socket.gethostname(),
         "traceback": "".join(traceback.format_exception(error)),
     }
-    try:
-        write_whole(folder / f"{FAILURE}{rank}", json.dumps(failure).encode())
-    except OSError:
-        # The folder is gone: nobody listens any more.
-        return
+    # Where the folder is gone nobody listens any more.
+    with contextlib.suppress(OSError):
+        talk.write(f"{FAILURE}{rank}", json.dumps(failure).encode())

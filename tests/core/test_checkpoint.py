@@ -15,6 +15,7 @@ from bspauc_spark import algorithm
 from bspauc_spark.checkpoint import Checkpoints
 from bspauc_spark.errors import CheckpointError
 from bspauc_spark.pace import AutomaticPace, ExplicitPace, FractionPace, Pace
+from bspauc_spark.workers.storage import DiskFolder
 from tests.core.test_algorithm import workers
 
 ROUNDS = 6
@@ -35,7 +36,9 @@ def fit(folder: Path | None, pace: Pace | None, cut_after: int = 0, identity: An
         if row.round == cut_after:
             raise Cut
 
-    checkpoints = None if folder is None else Checkpoints(folder, identity or {"learningRate": 0.1, "data": "abc"})
+    checkpoints = (
+        None if folder is None else Checkpoints(DiskFolder(folder), identity or {"learningRate": 0.1, "data": "abc"})
+    )
     team = workers(validation=options.pop("validation", False), learning_rate=options.pop("learning_rate", 0.01))
     return algorithm.fit(team, pace, ROUNDS, tau=0.001, on_round=on_round, checkpoints=checkpoints, **options)
 
@@ -101,7 +104,7 @@ def test_it_says_where_it_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixtu
 
 
 def test_only_the_last_two_rounds_are_on_disk_and_none_after_remove(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path, {})
+    checkpoints = Checkpoints(DiskFolder(tmp_path), {})
     algorithm.fit(workers(), None, ROUNDS, tau=0.0, checkpoints=checkpoints)
     names = sorted(path.name for path in tmp_path.iterdir())
     # A killed driver may have left one half written.
@@ -155,7 +158,7 @@ def test_a_round_that_cannot_be_saved_is_reported_and_the_fit_goes_on(
 
 def test_other_files_in_the_folder_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine.checkpoint").write_text("keep")
-    checkpoints = Checkpoints(tmp_path, {})
+    checkpoints = Checkpoints(DiskFolder(tmp_path), {})
     algorithm.fit(workers(), None, 2, tau=0.0, checkpoints=checkpoints)
     checkpoints.remove()
     assert [path.name for path in tmp_path.iterdir()] == ["mine.checkpoint"]

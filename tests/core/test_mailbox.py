@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import stat
 import threading
 import time
 from pathlib import Path
@@ -10,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bspauc_spark.workers.mailbox import Mailbox, Message, write_whole
+from bspauc_spark.workers.mailbox import Mailbox, Message
+from bspauc_spark.workers.storage import DiskFolder
 
 
 def nobody_left() -> None:
@@ -38,8 +38,8 @@ def assert_same(found: Message | None, wanted: Message) -> None:
 
 
 def test_words_values_and_arrays_arrive_bit_for_bit(tmp_path: Path) -> None:
-    Mailbox(tmp_path, "driver").send(example())
-    assert_same(Mailbox(tmp_path, "driver").receive(nobody_left), example())
+    Mailbox(DiskFolder(tmp_path), "driver").send(example())
+    assert_same(Mailbox(DiskFolder(tmp_path), "driver").receive(nobody_left), example())
 
 
 def test_arrays_are_grouped_by_the_first_part_of_their_name() -> None:
@@ -47,7 +47,7 @@ def test_arrays_are_grouped_by_the_first_part_of_their_name() -> None:
 
 
 def test_messages_come_in_order_and_are_removed_when_read(tmp_path: Path) -> None:
-    sender, reader = Mailbox(tmp_path, "worker"), Mailbox(tmp_path, "worker")
+    sender, reader = Mailbox(DiskFolder(tmp_path), "worker"), Mailbox(DiskFolder(tmp_path), "worker")
     for number in range(3):
         sender.send(Message(str(number)))
     words = [message.word for _ in range(3) if (message := reader.receive(nobody_left))]
@@ -74,25 +74,25 @@ def test_what_is_not_this_message_is_not_read(damage: str, tmp_path: Path) -> No
     elif damage == "foreign":
         data[:4] = b"XXXX"
     (tmp_path / "driver-000001").write_bytes(data)
-    reader = Mailbox(tmp_path, "driver")
+    reader = Mailbox(DiskFolder(tmp_path), "driver")
     assert reader.receive(lambda: None, timeout=0.05) is None
-    write_whole(tmp_path / "driver-000001", example().to_bytes(1))
+    DiskFolder(tmp_path).write("driver-000001", example().to_bytes(1))
     assert_same(reader.receive(nobody_left), example())
 
 
 def test_a_reader_gives_up_when_nobody_is_left_to_write(tmp_path: Path) -> None:
     with pytest.raises(ConnectionError):
-        Mailbox(tmp_path, "driver").receive(nobody_left)
+        Mailbox(DiskFolder(tmp_path), "driver").receive(nobody_left)
 
 
 def test_a_message_is_found_soon_after_it_was_written(tmp_path: Path) -> None:
-    reader = Mailbox(tmp_path, "driver")
+    reader = Mailbox(DiskFolder(tmp_path), "driver")
     written = []
 
     def write() -> None:
         time.sleep(0.3)
         written.append(time.monotonic())
-        Mailbox(tmp_path, "driver").send(Message("late"))
+        Mailbox(DiskFolder(tmp_path), "driver").send(Message("late"))
 
     thread = threading.Thread(target=write)
     thread.start()
@@ -101,14 +101,3 @@ def test_a_message_is_found_soon_after_it_was_written(tmp_path: Path) -> None:
     thread.join()
     assert message is not None
     assert delay < 1
-
-
-def test_files_are_the_owners_alone_and_a_failed_write_leaves_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_whole(tmp_path / "a", b"secret")
-    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o600
-    monkeypatch.setattr(Path, "replace", lambda *_: (_ for _ in ()).throw(OSError("disk")))
-    with pytest.raises(OSError, match="disk"):
-        write_whole(tmp_path / "b", b"x")
-    assert [path.name for path in tmp_path.iterdir()] == ["a"]

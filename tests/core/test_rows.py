@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,15 +12,16 @@ import pytest
 import torch
 from scipy import sparse
 
-from bspauc_spark.shards import KINDS, NEGATIVES, POSITIVES, VALIDATION_POSITIVES, ShardTask
+from bspauc_spark.errors import StagingError
+from bspauc_spark.shards import KINDS, NEGATIVES, POSITIVES, VALIDATION_POSITIVES, ShardFile, ShardTask
 from bspauc_spark.workers.rows import (
     Batch,
     DenseRows,
     Rows,
+    Shards,
     SparseBatch,
     SparseRows,
     concat,
-    open_shards,
     pad,
     to_device,
 )
@@ -117,6 +119,11 @@ def write(folder: Path, matrix: np.ndarray, kind: str, rows_per_batch: int = 100
     return json.loads(report.column("report")[0].as_py())
 
 
+def opened(folder: Path, files: list[Any], kind: str, rank: int = 0, size: int = 1) -> Rows:
+    shards = tuple(sorted(ShardFile(*file) for file in files))
+    return Shards(str(folder), {"rows": shards}, WIDTH, kind == "sparse").open(rank, size)["rows"]
+
+
 @pytest.mark.parametrize("rows_per_batch", [1000, 7])
 def test_mapped_shards_equal_the_arrays_they_were_written_from(tmp_path: Path, kind: str, rows_per_batch: int) -> None:
     matrix = random_matrix(60)
@@ -125,8 +132,8 @@ def test_mapped_shards_equal_the_arrays_they_were_written_from(tmp_path: Path, k
     masks = (positive & ~validation, ~positive & ~validation, positive & validation, ~positive & validation)
     for name, mask in zip(KINDS, masks, strict=True):
         files = report["files"][name]
-        rows = open_shards([tmp_path / file for file in sorted(files)], WIDTH, kind == "sparse")
-        assert len(rows) == sum(files.values()) == mask.sum()
+        rows = opened(tmp_path, files, kind)
+        assert len(rows) == sum(rows for _, rows, _ in files) == mask.sum()
         assert np.array_equal(to_numpy(rows.between(0, len(rows))), matrix[mask])
 
 
@@ -134,7 +141,7 @@ def test_many_shards_are_read_as_one_sequence(tmp_path: Path, kind: str, monkeyp
     monkeypatch.setattr("bspauc_spark.shards.SHARD_BYTES", 200)
     matrix = random_matrix(90)
     files = write(tmp_path, matrix, kind, rows_per_batch=6)["files"][NEGATIVES]
-    rows = open_shards([tmp_path / file for file in sorted(files)], WIDTH, kind == "sparse")
+    rows = opened(tmp_path, files, kind)
     wanted = matrix[(np.arange(90) % 3 != 0) & (np.arange(90) % 5 != 0)]
     index = np.random.default_rng(2).permutation(len(rows))
     assert len(files) > 3
@@ -143,14 +150,14 @@ def test_many_shards_are_read_as_one_sequence(tmp_path: Path, kind: str, monkeyp
 
 def test_a_kind_without_rows_has_no_file(tmp_path: Path, kind: str) -> None:
     files = write(tmp_path, random_matrix(9), kind, label=np.zeros(9))["files"]
-    assert files[POSITIVES] == files[VALIDATION_POSITIVES] == {}
+    assert files[POSITIVES] == files[VALIDATION_POSITIVES] == []
     assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_mapped_rows_outlive_their_files(tmp_path: Path, kind: str) -> None:
     matrix = random_matrix(60)
     files = write(tmp_path, matrix, kind, label=np.ones(60))["files"][POSITIVES]
-    rows = open_shards([tmp_path / file for file in sorted(files)], WIDTH, kind == "sparse")
+    rows = opened(tmp_path, files, kind)
     for path in tmp_path.iterdir():
         path.unlink()
     assert np.array_equal(to_numpy(rows.between(0, 48)), matrix[np.arange(60) % 5 != 0])
@@ -159,6 +166,39 @@ def test_mapped_rows_outlive_their_files(tmp_path: Path, kind: str) -> None:
 def test_dense_shards_are_mapped_not_copied(tmp_path: Path) -> None:
     before = pa.total_allocated_bytes()
     files = write(tmp_path, np.ones((20_000, WIDTH), np.float32), "dense", 10**6, np.ones(20_000))["files"][POSITIVES]
-    rows = open_shards([tmp_path / file for file in files], WIDTH, sparse=False)
+    rows = opened(tmp_path, files, "dense")
     assert len(rows) == 16_000
     assert pa.total_allocated_bytes() - before < 16_000 * WIDTH * 4 / 2
+
+
+def test_a_rank_opens_the_files_of_its_own_rows_alone(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bspauc_spark.shards.SHARD_BYTES", 200)
+    matrix = random_matrix(90)
+    files = write(tmp_path, matrix, kind, 6, np.zeros(90))["files"][NEGATIVES]
+    wanted = matrix[np.arange(90) % 5 != 0]
+    for size in (1, 2, 3, 7, 80):
+        parts = [opened(tmp_path, files, kind, rank, size) for rank in range(size)]
+        together = np.concatenate([to_numpy(part.between(0, len(part))).reshape(-1, WIDTH) for part in parts])
+        assert np.array_equal(together, wanted)
+        assert max(len(part) for part in parts) <= -(-len(wanted) // size)
+    # Without the first half of the files the last rank has all of its rows still.
+    for name, _, _ in sorted(files)[: len(files) // 2]:
+        (tmp_path / name).unlink()
+    assert len(opened(tmp_path, files, kind, 2, 3)) == 24
+    with pytest.raises(StagingError, match=r"cannot be read: .*No such file"):
+        opened(tmp_path, files, kind, 0, 3)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped"])
+def test_damaged_rows_are_refused_and_their_file_is_named(tmp_path: Path, kind: str, damage: str) -> None:
+    ((name, rows, checksum),) = write(tmp_path, random_matrix(60), kind, label=np.ones(60))["files"][POSITIVES]
+    data = bytearray((tmp_path / name).read_bytes())
+    if damage == "flipped":
+        data[len(data) // 2] ^= 1
+    else:
+        data = data[:-8]
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(StagingError, match=f"the staged rows in {name} are damaged"):
+        opened(tmp_path, [(name, rows, checksum)], kind)

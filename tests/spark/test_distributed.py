@@ -255,12 +255,12 @@ def test_a_stale_worker_of_an_earlier_launch_cannot_answer_a_new_one(spark: Spar
             os.kill(pid, signal.SIGSTOP)
         old._commands.send(Message("pretrain"))
         # What the driver does with a hung launch, short of waiting for it.
-        (old.folder / "end").touch()
+        old.tell_end()
         new = Launch(spark, task_of(staged), 2, local=True)
         new.start()
         for pid in stale.values():
             os.kill(pid, signal.SIGCONT)
-        assert new.folder != old.folder
+        assert new.folder.location != old.folder.location
         reply = new.ask(Message("pretrain"))
         assert reply.word == "done"
         assert len(reply.group("scores")[POSITIVES]) == staged.counts[POSITIVES]
@@ -286,7 +286,7 @@ def test_a_block_that_diverges_is_taken_back_and_workers_end_when_the_folder_of_
         assert all(np.array_equal(before[name], w) for name, w in workers.weights().items())
         found = ranks(descendants(os.getpid()))
         assert sorted(found) == [0, 1]
-        launch.folder.rename(launch.folder.with_name("gone"))
+        launch.folder.remove()
         wait_for(lambda: not any(alive(pid) for pid in found.values()), 10, "workers to end")
     finally:
         launch.end()

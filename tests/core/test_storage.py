@@ -1,0 +1,119 @@
+"""Folders on disk and behind an S3 API: what is written is read, and nothing secret is shown."""
+
+from __future__ import annotations
+
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bspauc_spark.errors import InvalidParamError
+from bspauc_spark.workers.storage import DiskFolder, Folder, folder, shown
+from tests.servers import ObjectStore, object_store
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
+    with object_store(tmp_path_factory.mktemp("s3")) as server:
+        yield server
+
+
+@pytest.fixture(params=["disk", "file URI", "s3"])
+def empty(request: pytest.FixtureRequest, tmp_path: Path) -> Folder:
+    if request.param == "s3":
+        return folder(request.getfixturevalue("store").uri("some/where")).new("bspauc-")
+    return folder(str(tmp_path) if request.param == "disk" else f"file://{tmp_path}")
+
+
+def test_what_is_written_is_read_listed_and_deleted(empty: Folder) -> None:
+    assert empty.names() == []
+    empty.write("b", b"second")
+    empty.write("a", b"")
+    empty.write("a", b"first")
+    assert empty.names() == ["a", "b"]
+    assert (empty.read("a"), empty.read("b")) == (b"first", b"second")
+    with empty.open("b") as file:
+        file.seek(3)
+        assert file.read() == b"ond"
+    empty.delete("a")
+    empty.delete("a")
+    assert empty.names() == ["b"]
+    with pytest.raises(FileNotFoundError):
+        empty.read("a")
+
+
+def test_a_child_is_apart_and_goes_with_its_parent(empty: Folder) -> None:
+    child = empty.child("mailbox").child("1")
+    child.create()
+    child.write("a", b"x")
+    empty.write("b", b"y")
+    assert empty.names() == ["b"]
+    again = folder(child.location)
+    assert again.read("a") == b"x"
+    child.remove()
+    child.remove()
+    assert again.names() == []
+    assert empty.names() == ["b"]
+    other = empty.new("bspauc-")
+    other.write("c", b"z")
+    assert other.location != empty.new("bspauc-").location
+    empty.remove()
+    assert other.names() == empty.names() == []
+
+
+def test_files_are_nearby_while_they_are_needed_and_copies_are_gone_then(
+    empty: Folder, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    temporary = tmp_path_factory.mktemp("temporary")
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    large = bytes(range(256)) * 40_000
+    empty.write("large", large)
+    empty.write("other", b"not asked for")
+    with empty.nearby(["large"]) as near:
+        assert (near / "large").read_bytes() == large
+        assert isinstance(empty, DiskFolder) or [path.name for path in near.iterdir()] == ["large"]
+    assert list(temporary.iterdir()) == []
+
+
+def test_files_on_disk_are_the_owners_alone_and_a_failed_write_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = DiskFolder(tmp_path).new("bspauc-")
+    assert stat.S_IMODE(disk.path.stat().st_mode) == 0o700
+    disk.write("a", b"secret")
+    assert stat.S_IMODE((disk.path / "a").stat().st_mode) == 0o600
+    monkeypatch.setattr(Path, "replace", lambda *_: (_ for _ in ()).throw(OSError("disk")))
+    with pytest.raises(OSError, match="disk"):
+        disk.write("b", b"x")
+    assert disk.names() == ["a"]
+
+
+def test_a_small_file_is_one_request(store: ObjectStore) -> None:
+    place = folder(store.uri("requests"))
+    before = store.requests()
+    place.write("a", b"x" * 1000)
+    assert store.requests() - before == 1
+
+
+@pytest.mark.parametrize(
+    ("location", "wanted"),
+    [
+        ("/a/b", "/a/b"),
+        ("s3://key:secret@bucket/a?endpoint_override=x&token=y", "s3://bucket/a"),
+        ("abfss://container@account.dfs.core.windows.net/a?sas=y", "abfss://container@account.dfs.core.windows.net/a"),
+        ("gs://anonymous@bucket/a", "gs://anonymous@bucket/a"),
+    ],
+)
+def test_messages_show_no_credentials(location: str, wanted: str) -> None:
+    assert shown(location) == wanted
+
+
+@pytest.mark.parametrize(
+    "location", ["dbfs://a/b", "ftp://user:secret@host/a", "s3://key:secret@bucket/a?tokem=secret"]
+)
+def test_a_uri_that_cannot_be_used_is_refused_without_its_secrets(location: str) -> None:
+    with pytest.raises(InvalidParamError, match=r"dbfs|ftp|Unexpected query parameter") as caught:
+        folder(location)
+    assert "secret" not in str(caught.value)

@@ -1,16 +1,21 @@
-"""One Spark session for all tests that need one, and small data sets."""
+"""One Spark session for all tests that need one, on a master of choice, and small data sets."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from pyspark.sql import DataFrame, SparkSession
+
+from tests.servers import connect_server
 
 os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -25,21 +30,59 @@ def two_threads() -> Iterator[None]:
     torch.set_num_threads(1)
 
 
+MASTERS = {"local": "local[2]", "cluster": "local-cluster[2,1,1024]", "connect": "local[2]"}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--session", choices=list(MASTERS), default="local", help="the Spark session of the tests")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A process has one kind of session: of those tests that need one, keep what runs on the chosen kind."""
+    kind = config.getoption("--session")
+
+    def runs(item: pytest.Item) -> bool:
+        if kind == "local":
+            return not item.get_closest_marker("connect")
+        if kind == "connect":
+            return "spark" in item.fixturenames and not item.get_closest_marker("classic")
+        return item.get_closest_marker("everywhere") is not None
+
+    unwanted = [item for item in items if not runs(item)]
+    config.hook.pytest_deselected(items=unwanted)
+    items[:] = [item for item in items if item not in unwanted]
+
+
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    session = (
-        SparkSession.builder.master("local[2]")
-        .appName("bspauc_spark tests")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.memory", "2g")
-        .config("spark.sql.shuffle.partitions", "4")
-        .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("ERROR")
-    yield session
-    session.stop()
+def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The session that ``--session`` asks for; that of Connect has a server with folders of its own."""
+    kind = request.config.getoption("--session")
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.memory": "2g",
+        "spark.log.level": "ERROR",
+        "spark.sql.shuffle.partitions": "4",
+        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+    }
+    with contextlib.ExitStack() as ending:
+        builder = SparkSession.builder
+        if kind == "connect":
+            server = ending.enter_context(connect_server(tmp_path_factory.mktemp("server"), MASTERS[kind], settings))
+            builder = builder.remote(server)
+        else:
+            builder = builder.master(MASTERS[kind]).appName("bspauc_spark tests")
+            for name, value in settings.items():
+                builder = builder.config(name, value)
+        session = builder.getOrCreate()
+        ending.callback(session.stop)
+        yield session
+
+
+@pytest.fixture
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
+    """Params without which a fit does not start on the session: a cluster wants storage that all see."""
+    return {"stagingDir": str(tmp_path)} if request.config.getoption("--session") == "cluster" else {}
 
 
 def noisy_moons(rows: int = 3000, features: int = 6, flipped: float = 0.1, seed: int = 0) -> pd.DataFrame:

@@ -12,9 +12,11 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+import pyspark
 
 
 @dataclass(frozen=True)
@@ -40,36 +42,81 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def serve(command: list[str], ready: str, log: Path, seconds: float = 90, module: str = "mlflow") -> Iterator[Server]:
+def serve(command: list[str], ready: str, log: Path, module: str = "mlflow") -> Iterator[Server]:
     """``<module> <command> --host 127.0.0.1 --port <free>``, once ``ready`` answers below its address."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
+
+    def answers() -> bool:
+        with urllib.request.urlopen(url + ready, timeout=2) as answer:
+            return bool(answer.status == 200)
+
+    command = [sys.executable, "-m", module, *command, "--host", "127.0.0.1", "--port", str(port)]
+    with _running(url, command, answers, log) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def _running(
+    url: str,
+    command: list[str],
+    answers: Callable[[], bool],
+    log: Path,
+    environment: Mapping[str, str] | None = None,
+    seconds: float = 90,
+) -> Iterator[Server]:
+    """The command as a server, from when it answers, in the folder of its log, until it is no longer needed."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", module, *command, "--host", "127.0.0.1", "--port", str(port)],
+            command,
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
             cwd=log.parent,
-            env={**os.environ, "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])},
+            env={**os.environ, "PATH": path, **(environment or {})},
         )
     server = Server(url, process)
     try:
-        _wait(url + ready, process, log, seconds)
+        _wait(server, answers, log, seconds)
         yield server
     finally:
         server.stop()
 
 
-def _wait(url: str, process: subprocess.Popen[bytes], log: Path, seconds: float) -> None:
+def _wait(server: Server, answers: Callable[[], bool], log: Path, seconds: float) -> None:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        assert process.poll() is None, log.read_text()[-2000:]
-        with contextlib.suppress(OSError, urllib.error.URLError), urllib.request.urlopen(url, timeout=2) as answer:
-            if answer.status == 200:
+        assert server.process.poll() is None, log.read_text()[-2000:]
+        with contextlib.suppress(OSError, urllib.error.URLError):
+            if answers():
                 return
         time.sleep(0.2)
-    raise AssertionError(f"{url} did not answer in {seconds:g} s:\n{log.read_text()[-2000:]}")
+    raise AssertionError(f"{server.url} did not answer in {seconds:g} s:\n{log.read_text()[-2000:]}")
+
+
+@contextlib.contextmanager
+def connect_server(folder: Path, master: str, settings: Mapping[str, str]) -> Iterator[str]:
+    """A server of Spark Connect whose working and temporary folders are its own; its address for clients."""
+    port, temporary = free_port(), folder / "temporary"
+    temporary.mkdir()
+    own = {
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": str(port),
+        "spark.local.dir": str(temporary),
+    }
+    given = [part for name, value in {**settings, **own}.items() for part in ("--conf", f"{name}={value}")]
+    submit = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
+    command = [submit, "--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "--master", master]
+    java = ["--driver-java-options", f"-Djava.io.tmpdir={temporary}"]
+
+    def answers() -> bool:
+        socket.create_connection(("127.0.0.1", port), 2).close()
+        return True
+
+    environment = {"TMPDIR": str(temporary), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    with _running(f"sc://127.0.0.1:{port}", [*command, *java, *given], answers, folder / "log", environment) as server:
+        yield server.url
 
 
 @dataclass(frozen=True)

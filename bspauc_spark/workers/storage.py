@@ -160,7 +160,7 @@ class DiskFolder(Folder):
     def names(self) -> list[str]:
         try:
             return sorted(path.name for path in self.path.iterdir() if path.is_file())
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
 
     def delete(self, name: str) -> None:

@@ -25,6 +25,8 @@ logger = logging.getLogger("bspauc_spark")
 T = TypeVar("T")
 
 _HALVINGS = 3
+# A block that raises the mean pair loss so many times, from 1 at least, has diverged, whatever comes of it later.
+_EXPLOSION = 10.0
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,11 @@ def fit(
             logger.info("no better validation AUC for %d rounds: stopped after round %d", patience, t - 1)
             break
         selection, solve_seconds = _timed(lambda: select(pace, t, scores, previous))  # noqa: B023
-        block, train_seconds = _timed(lambda: descend(workers, selection, tau, ensure_descent))  # noqa: B023
+        try:
+            block, train_seconds = _timed(lambda: descend(workers, selection, tau, ensure_descent))  # noqa: B023
+        except DivergedError as error:
+            error.weights, error.outcome = workers.weights(), _with_scores(outcome, scores, workers)
+            raise
         scores = workers.score()
         row = _row(t, selection, block, tau, scores, solve_seconds, train_seconds)
         # Scores of earlier rounds are not kept.
@@ -108,8 +114,12 @@ def fit(
         )
         logger.debug("round %d: %s", t, asdict(row))
         on_round(row)
+    return _with_scores(outcome, scores, workers)
+
+
+def _with_scores(outcome: Outcome, scores: Scores, workers: Workers) -> Outcome:
+    """The outcome with scores of which bins can be fetched: they are those that the workers have now."""
     if outcome.scores is not scores and outcome.scores is not None and outcome.scores.binned:
-        # Bins can be fetched of the scores that the workers have now, so they score by the θ that is kept once more.
         outcome.scores = _scores_by(outcome.weights, workers, workers.state())
     return outcome
 
@@ -126,7 +136,7 @@ def _begin(
     """Rounds done so far, the last one's selection, and the scores to go on from."""
     saved = checkpoints.load() if checkpoints is not None else None
     if saved is None:
-        workers.pretrain()
+        _pretrain(workers)
         return Outcome(), None, workers.score()
     history = [Round(**row) for row in saved.values["history"]]
     best_round = saved.values["best_round"]
@@ -141,6 +151,19 @@ def _begin(
     best = Selection.from_dict(saved.values["best_selection"])
     outcome = Outcome(history, best_round, dict(saved.weights), best_scores or scores, best)
     return outcome, Selection.from_dict(saved.values["last_selection"]), scores
+
+
+def _pretrain(workers: Workers) -> None:
+    for halving in range(_HALVINGS):
+        try:
+            return workers.pretrain(0.5**halving)
+        except DivergedError as error:
+            _tell_of_slower_try("pre-training", error)
+    return workers.pretrain(0.5**_HALVINGS)
+
+
+def _tell_of_slower_try(what: str, error: DivergedError) -> None:
+    logger.warning("%s is done again from its start at half the learning rate: %s", what, error)
 
 
 def _saved(outcome: Outcome, last: Selection, workers: Workers) -> Saved:
@@ -179,10 +202,10 @@ class _Block:
 
 
 def descend(workers: Workers, selection: Selection, tau: float, ensure_descent: bool) -> _Block:
-    """Line 7: the θ block. With ``ensure_descent`` a block that raised what it minimises is redone more slowly.
+    """Line 7: the θ block. One that diverged is redone more slowly.
 
-    The convergence theorem assumes that no block raises the objective; the block that was undone last is
-    reported as the old θ, at rate 0.
+    With ``ensure_descent`` also one that raised what it minimises: the convergence theorem assumes that no block does.
+    The block that was undone last is then reported as the old θ, at rate 0.
     """
     assert selection.scores is not None
     pos, neg = selection.scores
@@ -196,16 +219,27 @@ def descend(workers: Workers, selection: Selection, tau: float, ensure_descent: 
     for halving in range(_HALVINGS + 1):
         try:
             report = workers.train(selection, 0.5**halving)
-        except DivergedError:
-            if not ensure_descent:
+            mean_after = report.pair_sum / pairs + tau * report.penalty
+            _refuse_explosion(workers, mean_before, mean_after)
+        except DivergedError as error:
+            if halving == _HALVINGS and not ensure_descent:
                 raise
+            _tell_of_slower_try("a round's training", error)
             continue
-        mean_after = report.pair_sum / pairs + tau * report.penalty
         if not ensure_descent or mean_after <= mean_before + doubt:
             return _Block(report, before, penalty, mean_before, mean_after, 0.5**halving)
         workers.undo()
     unchanged = BlockReport(before, penalty, 0.0)
     return _Block(unchanged, before, penalty, mean_before, mean_before, 0.0)
+
+
+def _refuse_explosion(workers: Workers, before: float, after: float) -> None:
+    if not after <= _EXPLOSION * max(1.0, before):
+        workers.undo()
+        raise DivergedError(
+            f"The θ block raised the mean pair loss from {before:.3g} to {after:.3g}. Lower learningRate, or scale the "
+            "features to [-1, 1]."
+        )
 
 
 def _row(

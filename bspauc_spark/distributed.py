@@ -305,9 +305,9 @@ class DistributedWorkers:
     ) -> None:
         self._end()
 
-    def pretrain(self) -> None:
+    def pretrain(self, rate: float = 1.0) -> None:
         """Train on a small share of the rows."""
-        self._ask(Message("pretrain"))
+        _raise_if_diverged(self._ask(Message("pretrain", {"rate": rate})))
 
     def score(self) -> Scores:
         """The scores of all rows; they came with the last reply."""
@@ -321,8 +321,7 @@ class DistributedWorkers:
         """Run the θ block on pairs of selected rows."""
         before = self._now().state
         reply = self._ask(Message("train", {"selection": selection.to_dict(objective=False), "rate": rate}))
-        if reply.word == "diverged":
-            raise DivergedError(reply.values["error"])
+        _raise_if_diverged(reply)
         self._before = before
         return BlockReport(**{name: reply.values[name] for name in ("pair_sum", "penalty", "score_seconds")})
 
@@ -393,6 +392,11 @@ class DistributedWorkers:
         if self._launch is not None:
             self._launch.end()
             self._launch = None
+
+
+def _raise_if_diverged(reply: Message) -> None:
+    if reply.word == "diverged":
+        raise DivergedError(reply.values["error"])
 
 
 def _load(state: State) -> Message:

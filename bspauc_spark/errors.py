@@ -1,5 +1,15 @@
 """The package's own errors and warnings; every error derives from ``BSPAUCError``."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from bspauc_spark.algorithm import Outcome
+    from bspauc_spark.model import BSPAUCModel
+
 
 class BSPAUCError(Exception):
     """Base of every error that the package raises on purpose."""
@@ -42,7 +52,14 @@ class StagingError(BSPAUCError):
 
 
 class DivergedError(BSPAUCError):
-    """Training gave numbers that are not finite."""
+    """Training gave numbers that are not finite, or a loss that explodes, at every learning rate that was tried."""
+
+    weights: Mapping[str, Any] | None = None
+    """The last θ that was good, by name."""
+    outcome: Outcome | None = None
+    """The rounds that were finished."""
+    model: BSPAUCModel | None = None
+    """The model of these rounds, if there were any."""
 
 
 class WorkerError(BSPAUCError):

@@ -24,7 +24,7 @@ from bspauc_spark.calibration import fit_calibration
 from bspauc_spark.checkpoint import Checkpoints
 from bspauc_spark.diagnostics import Diagnostics
 from bspauc_spark.distributed import DistributedWorkers, Launch
-from bspauc_spark.errors import CollapseError, InvalidParamError
+from bspauc_spark.errors import CollapseError, DivergedError, InvalidParamError
 from bspauc_spark.launch import InProcessWorkers, Scores, Workers, one_thread
 from bspauc_spark.model import BSPAUCModel
 from bspauc_spark.pace import AutomaticPace, ExplicitPace, FractionPace, Pace
@@ -156,7 +156,12 @@ class BSPAUCClassifier(
             about["params"]["regParam"] = decay
             with tracking.run(self.getTracking(), self._parent_run, about) as run:
                 with self._workers(spark, placement, staged, spec, decay) as workers:
-                    outcome = self._run(workers, decay, checkpoints, run.log_round)
+                    try:
+                        outcome = self._run(workers, decay, checkpoints, run.log_round)
+                    except DivergedError as error:
+                        if error.outcome is not None and error.outcome.history:
+                            error.model = self._finish(staged, spec, error.outcome, about)
+                        raise
                     about["seconds"] = time.perf_counter() - start
                     model = self._finish(staged, spec, outcome, about)
                 run.log_summary(model.summary)

@@ -54,8 +54,11 @@ class Scores:
 class Workers(Protocol):
     """The θ side as the loop sees it."""
 
-    def pretrain(self) -> None:
-        """Train on a small share of the rows."""
+    def pretrain(self, rate: float = 1.0) -> None:
+        """Train on a small share of the rows, at ``rate`` times the learning rate.
+
+        As with ``train``, θ is left as it was when this diverges.
+        """
 
     def score(self) -> Scores:
         """Score every row."""
@@ -115,10 +118,10 @@ class InProcessWorkers:
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
 
-    def pretrain(self) -> None:
+    def pretrain(self, rate: float = 1.0) -> None:
         """Train on a small share of the rows."""
         if self._worker.settings.pretrain_steps:
-            self._worker.pretrain()
+            self._worker.pretrain(rate)
 
     def score(self) -> Scores:
         """Score every row."""

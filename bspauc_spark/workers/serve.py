@@ -121,16 +121,16 @@ def answer(worker: Worker, command: Message) -> Message:
         found = worker.contents(command.values["kind"], command.arrays["bins"])
         return Message("contents", {"work_seconds": time.perf_counter() - started}, found._asdict())
     word, values = "done", dict[str, Any]()
-    if command.word == "pretrain" and worker.settings.pretrain_steps:
-        worker.pretrain()
-    elif command.word == "load":
-        worker.load_state(command.group("state"))
-    elif command.word == "train":
-        try:
+    try:
+        if command.word == "pretrain" and worker.settings.pretrain_steps:
+            worker.pretrain(command.values["rate"])
+        elif command.word == "load":
+            worker.load_state(command.group("state"))
+        elif command.word == "train":
             report = worker.block(Selection.from_dict(command.values["selection"]), command.values["rate"])
             values = dataclasses.asdict(report)
-        except DivergedError as error:
-            word, values = "diverged", {"error": str(error)}
+    except DivergedError as error:
+        word, values = "diverged", {"error": str(error)}
     arrays = dict[str, Any]()
     for name, scores in worker.statistics().items():
         parts = scores._asdict() if isinstance(scores, Histogram) else {"scores": scores}

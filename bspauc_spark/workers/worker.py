@@ -131,8 +131,11 @@ class Worker:
         with torch.no_grad():
             return float(self.average.penalty())
 
-    def pretrain(self) -> float:
-        """Train on a small random share of both classes, all of it with weight 1; returns the mean pair loss."""
+    def pretrain(self, rate: float = 1.0) -> float:
+        """Train on a small random share of both classes, all of it with weight 1; returns the mean pair loss.
+
+        If it diverges it is taken back before it raises.
+        """
         share = self.settings.pretrain_fraction
         weights = {}
         for name in (POSITIVES, NEGATIVES):
@@ -142,7 +145,14 @@ class Worker:
             chosen = np.zeros(total, dtype=np.float32)
             chosen[torch.randperm(total, generator=self._generator)[:wanted].numpy()] = 1
             weights[name] = chosen[start : start + len(self.rows[name])]
-        return self._run(weights, self.settings.pretrain_steps, rate=1.0)
+        before = self.state()
+        try:
+            loss = self._run(weights, self.settings.pretrain_steps, rate)
+            self.scores()
+        except DivergedError:
+            self._return_to(before)
+            raise
+        return loss
 
     def train(self, selection: Selection, rate: float = 1.0) -> float:
         """Train θ on pairs of rows that ``selection`` keeps; returns the mean pair loss over the steps.
@@ -193,8 +203,11 @@ class Worker:
         """Go back to the state before the last block; draws go on, so that a repeated block sees other pairs."""
         assert self._before_block is not None
         before, scores = self._before_block
-        self.load_state({**before, "generator": self._generator.get_state().numpy()})
+        self._return_to(before)
         self._scores = scores
+
+    def _return_to(self, before: Mapping[str, npt.NDArray[Any]]) -> None:
+        self.load_state({**before, "generator": self._generator.get_state().numpy()})
 
     def weights(self) -> dict[str, npt.NDArray[Any]]:
         """A copy of the averaged θ, by name."""

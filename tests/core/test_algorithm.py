@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,11 +11,12 @@ import torch
 
 from bspauc_spark import algorithm
 from bspauc_spark.binned import BinnedScores
+from bspauc_spark.errors import DivergedError
 from bspauc_spark.launch import InProcessWorkers, one_thread
 from bspauc_spark.pace import AutomaticPace, FractionPace
 from bspauc_spark.selection import solve
 from bspauc_spark.shards import NEGATIVES, POSITIVES, VALIDATION_NEGATIVES, VALIDATION_POSITIVES
-from bspauc_spark.workers.networks import NetworkSpec
+from bspauc_spark.workers.networks import LayeredNetwork, NetworkSpec
 from bspauc_spark.workers.rows import DenseRows
 from bspauc_spark.workers.worker import TrainingSettings, Worker
 
@@ -153,3 +155,64 @@ def test_a_fit_on_binned_scores_is_that_on_sorted_ones(pace, validation):
     assert last.to_dict(False) == pytest.approx(
         solve(exact.scores.positive, exact.scores.negative, 0.3, 0.3).to_dict(False)
     )
+
+
+def test_a_rate_that_is_too_high_is_halved_round_by_round_and_reported(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    team = workers(optimizer="sgd", learning_rate=10.0, averaging=0.0, tau=0.0, pretrain_steps=0)
+    outcome = algorithm.fit(team, None, 2, tau=0.0)
+    assert [row.learning_rate_factor for row in outcome.history] == [0.25, 0.25]
+    assert all(row.block_after < 1 for row in outcome.history)
+    assert caplog.text.count("a round's training is done again from its start at half the learning rate") == 4
+
+
+def test_a_loss_that_explodes_without_a_nan_is_taken_back() -> None:
+    team = workers(optimizer="sgd", learning_rate=300.0, averaging=0.0, tau=0.0, pretrain_steps=0, steps=2)
+    before = team.weights()
+    with pytest.raises(DivergedError, match=r"raised the mean pair loss from 0.997 to 3.*e\+04. Lower learningRate"):
+        algorithm.fit(team, None, 1, tau=0.0)
+    assert all(np.array_equal(before[name], array) for name, array in team.weights().items())
+
+
+class BreaksInStep(LayeredNetwork):
+    """A network that gives one NaN in some of its training steps."""
+
+    broken: frozenset[int] = frozenset()
+    steps = 0
+
+    def forward(self, rows: Any) -> torch.Tensor:
+        scores = super().forward(rows)
+        if torch.is_grad_enabled():
+            self.steps += 1
+            if self.steps in self.broken:
+                scores = scores + torch.nan * (torch.arange(len(scores)) == 3)
+        return scores
+
+
+@pytest.mark.parametrize(
+    ("broken", "factors"),
+    [({7}, [1.0, 1.0, 1.0]), ({27}, [0.5, 1.0, 1.0]), ({27, 47}, [0.25, 1.0, 1.0]), ({47}, [1.0, 0.5, 1.0])],
+    ids=["pre-training", "round 1", "round 1 twice", "round 2"],
+)
+def test_a_nan_in_a_step_costs_the_round_it_happens_in_and_no_more(broken: set[int], factors: list[float]) -> None:
+    team = workers()
+    team._worker.network.__class__ = BreaksInStep
+    team._worker.network.broken = frozenset(broken)
+    outcome = algorithm.fit(team, AutomaticPace(None, 3, 1.0), 3, tau=0.001)
+    assert [row.learning_rate_factor for row in outcome.history] == factors
+    assert outcome.history[-1].train_auc > 0.7
+    assert all(np.isfinite(array).all() for array in outcome.weights.values())
+
+
+def test_training_that_cannot_go_on_leaves_the_last_good_theta() -> None:
+    team = workers()
+    team._worker.network.__class__ = BreaksInStep
+    team._worker.network.broken = frozenset(range(61, 1000))
+    with pytest.raises(DivergedError) as caught:
+        algorithm.fit(team, None, 5, tau=0.001)
+    assert caught.value.outcome is not None
+    assert caught.value.weights is not None
+    assert len(caught.value.outcome.history) == 2
+    good = workers()
+    whole = algorithm.fit(good, None, 2, tau=0.001)
+    assert all(np.array_equal(array, whole.weights[name]) for name, array in caught.value.weights.items())

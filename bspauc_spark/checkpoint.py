@@ -61,7 +61,9 @@ class Checkpoints:
                 raise CheckpointError(
                     f"{path} cannot be read: {error}. Remove it, or set another checkpointDir."
                 ) from error
-            if message is not None:
+            if message is None:
+                logger.warning("%s is damaged: its checksum is not that of what was written", path)
+            else:
                 self._refuse_other(path, message.values["identity"])
                 self._written = [name for earlier, name in found if earlier <= number]
                 logger.warning("going on after round %d, saved in %s; remove it to fit from the start", number, path)

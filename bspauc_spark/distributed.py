@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import os
 import signal
 import threading
@@ -38,6 +39,8 @@ logger = logging.getLogger("bspauc_spark")
 _PATIENCE = 60.0
 # Over Spark Connect nobody can say whether there will ever be enough task slots.
 _READY_SECONDS = 300.0
+# Nothing that workers do takes so long without a sign of progress.
+_HANG_SECONDS = 300.0
 # An end that is waited for by a user at Ctrl-C: all of it together.
 _END_SECONDS = 9.0
 _LONGEST_REASON = 3000
@@ -89,8 +92,11 @@ class Launch:
         self._replies = Mailbox(self.folder, serve.TO_DRIVER)
         self._ended = threading.Event()
         self._problem: BaseException | None = None
-        self._stopped = False
+        self._stopped = self._hung = False
         self._looked = 0.0
+        self._signs: list[bytes] = []
+        self._moved = math.inf
+        self._script: Path | None = None
         self.failure: Exception | None = None
         """Why the workers are gone, if the launch came to an end that nobody asked for; known after ``end``."""
         self._distributor = _Distributor(processes, local_mode=local, use_gpu=task.use_gpu)
@@ -122,6 +128,7 @@ class Launch:
     def ask(self, command: Message) -> Message:
         """Send a command and wait for its reply, as long as somebody is there to give it."""
         started = time.perf_counter()
+        self._moved = time.monotonic()
         self._commands.send(command)
         reply = self._replies.receive(self._still_there)
         assert reply is not None
@@ -147,6 +154,8 @@ class Launch:
             # A cancelled job returns before the processes on the executors are gone.
             while not self._local and time.monotonic() < deadline and self._names(serve.ALIVE):
                 time.sleep(self.folder.polling.last)
+            if self._script is not None:
+                _kill(self._script)
             if self._run_thread.is_alive():
                 logger.warning("the workers of a fit did not end in time; they end when they find their folder gone.")
         self.failure = self._judge()
@@ -167,6 +176,8 @@ class Launch:
         if self._problem is not None and not self._stopped and not _is_loss(said):
             return WorkerError(f"the launch of the workers failed: {type(self._problem).__name__}: {said}")
         reasons = [f"rank {one['rank']} on host {one['host']}: {one['message']}" for one in found]
+        if self._hung:
+            reasons.append(f"no worker got on for {_HANG_SECONDS:.0f} s")
         return WorkersLostError("\n".join([*reasons, said]).strip() or "the workers ended without a word")
 
     def _run(self) -> None:
@@ -192,10 +203,24 @@ class Launch:
         if not self._run_thread.is_alive():
             raise _GoneError
         now = time.monotonic()
-        if now - self._looked >= self.folder.polling.watch:
-            self._looked = now
-            if self._names(serve.FAILURE):
-                raise _GoneError
+        if now - self._looked < self.folder.polling.watch:
+            return
+        self._looked = now
+        if self._names(serve.FAILURE):
+            raise _GoneError
+        # Signs are read only when there is reason to doubt: in an object store each of them is a request.
+        if now - self._moved > min(self.folder.polling.beat * 4, _HANG_SECONDS / 2):
+            self._refuse_hang(now)
+
+    def _refuse_hang(self, now: float) -> None:
+        """Give the workers up if none of them has got on for long."""
+        with contextlib.suppress(OSError):
+            signs = [self.folder.read(name) for name in self._names(serve.ALIVE)]
+            if signs != self._signs:
+                self._signs, self._moved = signs, now
+        if now - self._moved > _HANG_SECONDS:
+            self._hung = True
+            raise _GoneError
 
     def _names(self, start: str) -> list[str]:
         """The launch's files whose names start so; none where the storage fails for a moment."""
@@ -216,7 +241,7 @@ class Launch:
     def _stop(self) -> None:
         self._stopped = True
         if self._local:
-            _terminate_children(self._identity)
+            self._script = _terminate_child(self._identity)
         elif is_connect(self._spark):
             self._spark.interruptTag(self._tag)
         else:
@@ -252,22 +277,36 @@ def _as_raised(failure: dict[str, Any]) -> BSPAUCError:
     return ours
 
 
-def _terminate_children(mark: str) -> None:
+def _terminate_child(mark: str) -> Path | None:
     """End the process that TorchDistributor started locally for the launch ``mark``; it takes its own children along.
 
     TorchDistributor keeps the process to itself, so it is found by the function it was given, which names the launch.
+    Gives the script that it runs.
     """
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            command = (entry / "cmdline").read_bytes().split(b"\0")
-            if parent != os.getpid() or b"pyspark.ml.torch.torch_run_process_wrapper" not in command:
-                continue
-            script = next(Path(os.fsdecode(part)) for part in command if part.endswith(b"train.py"))
-            if any(mark.encode() in file.read_bytes() for file in script.parent.iterdir()):
-                os.kill(int(entry.name), signal.SIGTERM)
-        except (OSError, ValueError, StopIteration):
+    for pid, command in _commands():
+        script = next((Path(os.fsdecode(part)) for part in command if part.endswith(b"train.py")), None)
+        if script is None or b"pyspark.ml.torch.torch_run_process_wrapper" not in command:
             continue
+        with contextlib.suppress(OSError):
+            if any(mark.encode() in file.read_bytes() for file in script.parent.iterdir()):
+                os.kill(pid, signal.SIGTERM)
+                return script
+    return None
+
+
+def _kill(script: Path) -> None:
+    """End what still runs a launch's script: a rank that hangs may not hear of anything else."""
+    for pid, command in _commands():
+        if os.fsencode(script) in command:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _commands() -> Iterator[tuple[int, list[bytes]]]:
+    """The processes of this machine with their command lines."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            yield int(entry.name), (entry / "cmdline").read_bytes().split(b"\0")
 
 
 @dataclass(frozen=True)

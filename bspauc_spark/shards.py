@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import uuid
 import zlib
 from collections.abc import Iterator
@@ -13,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from bspauc_spark.arrow import feature_block
-from bspauc_spark.workers.storage import folder
+from bspauc_spark.errors import StagingError
+from bspauc_spark.workers.storage import folder, reason
 
 POSITIVES, NEGATIVES = "positives", "negatives"
 VALIDATION_POSITIVES, VALIDATION_NEGATIVES = "validation_positives", "validation_negatives"
@@ -125,6 +127,12 @@ class ShardWriter:
         with pa.ipc.new_file(sink, batch.schema) as writer:
             writer.write_batch(batch)
         data = sink.getvalue()
-        self._folder.write(name, data)
+        try:
+            self._folder.write(name, data)
+        except OSError as error:
+            raise StagingError(
+                f"rows cannot be written to stagingDir {self._folder} on host {socket.gethostname()}: {reason(error)}. "
+                "Make room or give the right to write there, or set stagingDir to other storage."
+            ) from error
         self._files.append(ShardFile(name, batch.num_rows, zlib.crc32(data)))
         self._waiting, self._bytes = [], 0

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import tempfile
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from pyspark.errors import PySparkException
 from pyspark.ml.functions import vector_to_array
 from pyspark.ml.linalg import VectorUDT
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -261,7 +263,13 @@ def _write_shards(rows: DataFrame, task: ShardTask, here: bool) -> _Found:
     if here:
         reports = [text for batch in task(iter(rows.toArrow().to_batches())) for text in batch["report"].to_pylist()]
     else:
-        reports = [text for (text,) in rows.mapInArrow(task, "report string").collect()]
+        try:
+            reports = [text for (text,) in rows.mapInArrow(task, "report string").collect()]
+        except PySparkException as error:
+            ours = re.search(r"bspauc_spark\.errors\.StagingError: (.*)", str(error))
+            if ours is None:
+                raise
+            raise StagingError(ours[1]) from error
     found = _Found({}, {}, set(), set())
     for text in reports:
         report = json.loads(text)

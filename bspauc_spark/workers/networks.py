@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from bspauc_spark.arrays import squared_distances
+from bspauc_spark.workers import pulse
 from bspauc_spark.workers.rows import Batch, DenseRows, Rows, SparseBatch, pad, to_device
 
 # The last bits of a score depend on the size of the block it was computed in, and ties with them. One size for
@@ -313,6 +314,7 @@ def score_blocks(
         for start in range(first, min(first + _STRETCH, count), BLOCK_ROWS):
             stop = min(start + BLOCK_ROWS, count)
             scores[start:stop] = score_batch(network, between(start, stop)).numpy()
+            pulse.beat()
 
     stretches = list(range(0, count, _STRETCH))
     # The first one here, since it may build tables that all of them use.

@@ -19,6 +19,7 @@ from torch import Tensor
 from bspauc_spark.arrays import ranges
 from bspauc_spark.errors import StagingError
 from bspauc_spark.shards import ShardFile
+from bspauc_spark.workers import pulse
 from bspauc_spark.workers.storage import folder, reason
 
 FloatArray: TypeAlias = npt.NDArray[np.float32]
@@ -245,6 +246,7 @@ class Shards:
 
 def _mapped_batches(directory: Path, file: ShardFile) -> list[pa.RecordBatch]:
     """The rows of a shard, mapped, whose bytes are still those that were written."""
+    pulse.beat()
     with pa.memory_map(str(directory / file.name)) as source:
         if zlib.crc32(source.read_buffer()) != file.checksum:
             raise StagingError(

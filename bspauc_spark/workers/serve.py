@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import select
 import shutil
@@ -24,6 +25,7 @@ import torch
 from bspauc_spark.binned import Histogram
 from bspauc_spark.errors import DeviceError, DivergedError
 from bspauc_spark.selection import Selection
+from bspauc_spark.workers import pulse
 from bspauc_spark.workers.device import choose_device, device_name
 from bspauc_spark.workers.group import Group, PeerLostError, TorchGroup
 from bspauc_spark.workers.mailbox import Mailbox, Message
@@ -71,10 +73,9 @@ def serve(task: Task) -> None:
     signal.signal(signal.SIGTERM, lambda *_: None)
     signal.signal(signal.SIGHUP, lambda *_: None)
     signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
-    watch = (talk, rank, os.getppid(), told)
-    threading.Thread(target=_exit_when_abandoned, args=watch, daemon=True).start()
+    alive = _Alive(talk, f"{ALIVE}{rank}")
+    threading.Thread(target=_exit_when_abandoned, args=(talk, alive, os.getppid(), told), daemon=True).start()
     try:
-        talk.write(f"{ALIVE}{rank}", b"")
         torch.set_num_threads(1)
         device = choose_device(task.use_gpu, rank, int(os.environ.get("LOCAL_RANK", "0")))
         if device.type == "cuda":
@@ -90,7 +91,7 @@ def serve(task: Task) -> None:
     except BaseException as error:
         _tell_failure(talk, rank, error)
     finally:
-        _no_longer_alive(talk, rank)
+        alive.end()
 
 
 def _obey(worker: Worker, talk: Folder) -> None:
@@ -150,8 +151,30 @@ def _refuse_shared_device(group: Group, device: torch.device) -> None:
         )
 
 
-def _exit_when_abandoned(talk: Folder, rank: int, parent: int, told: int) -> None:
-    """End this process when told to, when its parent is gone, the launch is over, or the driver shows no life."""
+class _Alive:
+    """The file that says that a rank lives, and how much it has done."""
+
+    def __init__(self, talk: Folder, name: str) -> None:
+        self._talk, self._name = talk, name
+        self._lock, self._told, self._over = threading.Lock(), -math.inf, False
+
+    def tell(self, now: float) -> None:
+        with self._lock, contextlib.suppress(OSError):
+            if not self._over and now - self._told >= self._talk.polling.beat:
+                self._told = now
+                self._talk.write(self._name, str(pulse.count()).encode())
+
+    def end(self) -> None:
+        with self._lock, contextlib.suppress(OSError):
+            self._over = True
+            self._talk.delete(self._name)
+
+
+def _exit_when_abandoned(talk: Folder, alive: _Alive, parent: int, told: int) -> None:
+    """End this process when told to, when its parent is gone, the launch is over, or the driver shows no life.
+
+    Until then say now and then how far it has got.
+    """
     beat, seen, looked, ended, signals = b"", time.monotonic(), 0.0, 0.0, list[int]()
     while True:
         now = time.monotonic()
@@ -166,9 +189,10 @@ def _exit_when_abandoned(talk: Folder, rank: int, parent: int, told: int) -> Non
         if signals or over or os.getppid() != parent or now - seen > _BEAT_TIMEOUT:
             try:
                 _remove_script()
-                _no_longer_alive(talk, rank)
+                alive.end()
             finally:
                 os._exit(0)
+        alive.tell(now)
         signals, _, _ = select.select([told], [], [], _WATCH)
 
 
@@ -180,11 +204,6 @@ def _heartbeat(talk: Folder, last: bytes) -> bytes | None:
         return None
     except OSError:
         return last
-
-
-def _no_longer_alive(talk: Folder, rank: int) -> None:
-    with contextlib.suppress(OSError):
-        talk.delete(f"{ALIVE}{rank}")
 
 
 def _remove_script() -> None:

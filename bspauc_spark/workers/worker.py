@@ -18,6 +18,7 @@ from bspauc_spark.errors import DivergedError
 from bspauc_spark.selection import Selection
 from bspauc_spark.shards import NEGATIVES, POSITIVES
 from bspauc_spark.statistics import OrderedScores, pair_sum
+from bspauc_spark.workers import pulse
 from bspauc_spark.workers.device import place_rows
 from bspauc_spark.workers.group import Alone, Group
 from bspauc_spark.workers.networks import LayeredNetwork, NetworkSpec, ScoringNetwork, score_rows
@@ -288,6 +289,7 @@ class Worker:
                     self._table.step(*self.group.sum_rows(*self._table.gradient(batch)))
                 self._update_average()
                 total += loss.detach()
+                pulse.beat()
         if self._table is not None:
             self._table.settle()
         self._scores = None

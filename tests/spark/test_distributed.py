@@ -18,7 +18,7 @@ import pytest
 from pyspark.ml.torch.distributor import TorchDistributor
 from pyspark.sql import DataFrame, SparkSession
 
-from bspauc_spark import BSPAUCClassifier, BSPAUCModel, algorithm
+from bspauc_spark import BSPAUCClassifier, BSPAUCModel, algorithm, distributed
 from bspauc_spark.distributed import DistributedWorkers, Launch
 from bspauc_spark.errors import DivergedError, InvalidDataError, PlacementError, WorkerError
 from bspauc_spark.launch import Scores
@@ -151,6 +151,17 @@ def test_a_killed_worker_costs_the_round_it_died_in_and_changes_no_bit(
     assert "workers were lost" in caplog.text
     assert same_bits(model, undisturbed)
     assert list(model.summary.history["round"]) == [1, 2, 3]
+
+
+def test_a_worker_that_hangs_is_given_up_and_the_fit_goes_on_with_the_same_bits(
+    moons: DataFrame, undisturbed: BSPAUCModel, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(distributed, "_HANG_SECONDS", 4.0)
+    finish = while_fitting(1, lambda: os.kill(ranks(descendants(os.getpid()))[1], signal.SIGSTOP))
+    model = BSPAUCClassifier(**SLOW, numProcesses=2).fit(moons)
+    finish()
+    assert "no worker got on for 4 s" in caplog.text
+    assert same_bits(model, undisturbed)
 
 
 def test_a_worker_lost_too_often_is_an_error_that_says_so(moons: DataFrame) -> None:

@@ -10,15 +10,19 @@ import importlib.metadata
 import math
 import re
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+from pyspark import SparkContext
 from pyspark.ml import Model, PipelineModel
 from pyspark.ml import feature as spark_features
+from pyspark.sql.utils import is_remote
 
+from bspauc_spark.errors import InvalidDataError
 from bspauc_spark.model import BSPAUCModel
 from bspauc_spark.serving import OUTPUTS, Plan, Predictor, Step
 
@@ -36,8 +40,8 @@ def log_model(model: Model, name: str = "model", **options: Any) -> ModelInfo:
 
     ``mlflow.spark.load_model`` gives it back for Spark, ``mlflow.pyfunc.load_model`` for pandas, without Spark where
     every stage before the model has a plain form: Imputer, StringIndexer, OneHotEncoder, VectorAssembler,
-    StandardScaler, MinMaxScaler and MaxAbsScaler have. ``options`` are those of :func:`save_model` and of MLflow's
-    ``Model.log``, such as ``registered_model_name``.
+    StandardScaler, MinMaxScaler and MaxAbsScaler have. A client of Spark Connect logs the latter form alone.
+    ``options`` are those of :func:`save_model` and of MLflow's ``Model.log``, such as ``registered_model_name``.
     """
     from mlflow.models import Model as MLflowModel
 
@@ -67,17 +71,19 @@ def save_model(
     if predictor is not None:
         input_example = _example(predictor) if input_example is None else input_example
         signature = _signature(predictor) if signature is None else signature
-    mlflow.spark.save_model(
-        spark_model,
-        path,
-        mlflow_model=described,
-        signature=signature,
-        input_example=input_example,
+    told = {
+        "mlflow_model": described,
+        "signature": signature,
+        "input_example": input_example,
         # Given and not inferred: MLflow would start another process and load the model there.
-        pip_requirements=[*_requirements(), *(extra_pip_requirements or [])],
-        code_paths=code_paths,
+        "pip_requirements": [*_requirements(), *(extra_pip_requirements or [])],
+        "code_paths": code_paths,
         **options,
-    )
+    }
+    if is_remote() and SparkContext._gateway is None:
+        _save_plain(predictor, path, told)
+        return
+    mlflow.spark.save_model(spark_model, path, **told)
     if predictor is not None:
         predictor.save(Path(path) / _DATA)
         kept = {key: described.flavors[mlflow.pyfunc.FLAVOR_NAME].get(key) for key in ("env", "code")}
@@ -90,6 +96,22 @@ def save_model(
             python_env=kept["env"]["virtualenv"],
         )
         described.save(str(Path(path) / "MLmodel"))
+
+
+def _save_plain(predictor: Predictor | None, path: str, told: Mapping[str, Any]) -> None:
+    """The pyfunc alone: MLflow copies a Spark model through a JVM, and a client of Spark Connect has none."""
+    import mlflow.pyfunc
+
+    if predictor is None:
+        raise InvalidDataError(
+            "a client of Spark Connect can give MLflow only pipelines that work without Spark, and this one has a "
+            "stage with no plain form. Save it by model.write().save(path), or log it from a classic session."
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        predictor.save(Path(folder) / _DATA)
+        mlflow.pyfunc.save_model(
+            path, loader_module="bspauc_spark.serving", data_path=str(Path(folder) / _DATA), **told
+        )
 
 
 def plain(model: Model) -> Predictor | None:

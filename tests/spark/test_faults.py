@@ -54,7 +54,7 @@ def test_a_folder_that_may_not_be_written_is_refused_before_the_rows_move(
     disk = str(mounted("ro"))
     with pytest.raises(StagingError, match="cannot be written by the driver: Read-only file system"):
         BSPAUCClassifier(**FAST, stagingDir=disk).fit(moons)
-    with pytest.raises(CheckpointError, match="checkpointDir .* cannot be written: Read-only file system"):
+    with pytest.raises(CheckpointError, match=r"checkpointDir .* cannot be written: Read-only file system"):
         BSPAUCClassifier(**FAST, checkpointDir=disk).fit(moons)
 
 

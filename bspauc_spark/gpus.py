@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import re
@@ -11,7 +10,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark import InheritableThread
@@ -56,16 +55,22 @@ class Report:
         return list(self.addresses) if self.visible is None else self.visible.split(",")
 
 
-def check_amount(amount: str) -> None:
-    """Refuse a ``spark.task.resource.gpu.amount`` that is not one whole GPU."""
-    # TorchDistributor reads it as a whole number, and fails on "1.0".
-    if amount == "1":
-        return
+def check_session(amount: str, local: bool, local_master: bool) -> None:
+    """Refuse a ``spark.task.resource.gpu.amount`` with which workers, or Spark's own tasks, could not run."""
     found = f"{AMOUNT} is {amount}" if amount else f"{AMOUNT} is not set"
-    raise DeviceError(
-        f"useGpu is True, but {found} in the session of host {socket.gethostname()}. Every rank is a task and takes "
-        f"one whole GPU: start the session with {AMOUNT}=1 and spark.executor.resource.gpu.amount, or set useGpu=False."
-    )
+    session = f"in the session of host {socket.gethostname()}"
+    if local_master and (amount or not local):
+        raise DeviceError(
+            f"useGpu is True and localMode {local}, and {found} {session}. Its master is local: Spark gives no task "
+            f"there a GPU, and runs none that asks for one. Leave {AMOUNT} unset and set localMode=True: rank 0 takes "
+            "the first GPU, and numProcesses ranks those of spark.driver.resource.gpu.amount."
+        )
+    # TorchDistributor reads it as a whole number, and fails on "1.0".
+    if not local and amount != "1":
+        raise DeviceError(
+            f"useGpu is True, but {found} {session}. Every rank is a task and takes one whole GPU: start the session "
+            f"with {AMOUNT}=1 and spark.executor.resource.gpu.amount, or set useGpu=False."
+        )
 
 
 def check_driver(spark: SparkSession, processes: int) -> None:
@@ -83,16 +88,15 @@ def check_driver(spark: SparkSession, processes: int) -> None:
             )
         visible = ",".join(addresses if named is None else [named[int(address)] for address in addresses])
         processes = len(addresses)
-    look = _look(visible)
-    report = Report(look.get("count", 0), host, addresses, visible, **look)
+    found = found_with(visible)
+    # The first ranks have theirs.
+    report = Report(found.get("count", 0), host, addresses, visible, **found)
     if report.count < processes:
         raise DeviceError(_not_seen(report, report.count))
 
 
-def check_tasks(spark: SparkSession, processes: int, local_master: bool) -> None:
+def check_tasks(spark: SparkSession, processes: int) -> None:
     """Refuse workers on executors that would lack a GPU of their own, by a job of as many tasks at once."""
-    # On a local master TorchDistributor hands out the driver's.
-    look = Look(_driver_addresses(spark, processes) if local_master else None)
     frame = spark.range(0, processes, 1, processes).mapInArrow(look, "report string", barrier=True)
     reports = (Report(**json.loads(text)) for (text,) in _collect(spark, frame, processes))
     check_reports(sorted(reports, key=lambda report: report.rank))
@@ -169,28 +173,22 @@ def _not_seen(report: Report, index: int) -> str:
     return no_device(report.rank, report.host, index, ",".join(report.devices), found)
 
 
-@dataclass(frozen=True)
-class Look:
-    """What the small job asks of each task; ``driver`` are the addresses to be handed out on a local master."""
+def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What the small job asks of each task."""
+    import pyarrow as pa
+    from pyspark import BarrierTaskContext
 
-    driver: Sequence[str] | None = None
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-        from pyspark import BarrierTaskContext
-
-        for _ in batches:
-            pass
-        context = BarrierTaskContext.get()
-        rank, visible = context.partitionId(), os.environ.get(VISIBLE)
-        given = _addresses(context.resources()) if self.driver is None else [self.driver[rank]]
-        report = Report(rank, socket.gethostname(), given, visible)
-        report = dataclasses.replace(report, **_look(",".join(report.devices)))
-        yield pa.RecordBatch.from_pydict({"report": [json.dumps(dataclasses.asdict(report))]})
+    for _ in batches:
+        pass
+    context = BarrierTaskContext.get()
+    given = _addresses(context.resources())
+    report = Report(context.partitionId(), socket.gethostname(), given, os.environ.get(VISIBLE))
+    report = replace(report, **found_with(",".join(report.devices)))
+    yield pa.RecordBatch.from_pydict({"report": [json.dumps(asdict(report))]})
 
 
-def _look(visible: str | None) -> dict[str, Any]:
-    """What a new process finds: this one may have looked before, and CUDA remembers."""
+def found_with(visible: str | None) -> dict[str, Any]:
+    """What a new process with this CUDA_VISIBLE_DEVICES finds: this one may have looked before, and CUDA remembers."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     if visible is not None:
         environment[VISIBLE] = visible
@@ -220,9 +218,9 @@ def _driver_addresses(spark: SparkSession, processes: int) -> list[str]:
         return addresses
     raise DeviceError(
         f"useGpu is True and numProcesses {processes}, but Spark gave the driver on host {socket.gethostname()} "
-        f"{len(addresses)} GPUs, none for rank {len(addresses)}. Start the session with spark.driver.resource.gpu.amount={processes} and "
-        "spark.driver.resource.gpu.discoveryScript, or leave numProcesses at 0 to train in this process on the "
-        "first GPU."
+        f"{len(addresses)} GPUs, none for rank {len(addresses)}. Start the session with "
+        f"spark.driver.resource.gpu.amount={processes} and spark.driver.resource.gpu.discoveryScript, or leave "
+        "numProcesses at 0 to train in this process on the first GPU."
     )
 
 

@@ -33,7 +33,7 @@ WANTED = (
 _LOOK = "import json; from bspauc_spark.workers.device import Found; print(json.dumps(vars(Found.here())))"
 _LOOK_SECONDS = 60
 # Spark Connect does not tell the slots, and the server waits ten minutes for those of a barrier stage.
-_REMOTE_SECONDS = 60.0
+_REMOTE_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
@@ -55,18 +55,19 @@ class Report:
         return list(self.addresses) if self.visible is None else self.visible.split(",")
 
 
-def check_session(amount: str, local: bool, local_master: bool) -> None:
-    """Refuse a ``spark.task.resource.gpu.amount`` with which workers, or Spark's own tasks, could not run."""
+def check_amount(amount: str, local_master: bool) -> None:
+    """Refuse a ``spark.task.resource.gpu.amount`` with which no task would have one whole GPU."""
     found = f"{AMOUNT} is {amount}" if amount else f"{AMOUNT} is not set"
     session = f"in the session of host {socket.gethostname()}"
-    if local_master and (amount or not local):
+    if local_master:
+        # With it, no task at all would run there.
         raise DeviceError(
-            f"useGpu is True and localMode {local}, and {found} {session}. Its master is local: Spark gives no task "
-            f"there a GPU, and runs none that asks for one. Leave {AMOUNT} unset and set localMode=True: rank 0 takes "
-            "the first GPU, and numProcesses ranks those of spark.driver.resource.gpu.amount."
+            f"useGpu is True and localMode False {session}, but its master is local, and Spark gives no task there a "
+            f"GPU. Leave {AMOUNT} unset and set localMode=True: without numProcesses rank 0 takes the first GPU, with "
+            "it the ranks take those of spark.driver.resource.gpu.amount."
         )
     # TorchDistributor reads it as a whole number, and fails on "1.0".
-    if not local and amount != "1":
+    if amount != "1":
         raise DeviceError(
             f"useGpu is True, but {found} {session}. Every rank is a task and takes one whole GPU: start the session "
             f"with {AMOUNT}=1 and spark.executor.resource.gpu.amount, or set useGpu=False."
@@ -75,24 +76,32 @@ def check_session(amount: str, local: bool, local_master: bool) -> None:
 
 def check_driver(spark: SparkSession, processes: int) -> None:
     """Refuse processes beside the driver that would lack a GPU."""
-    addresses = _driver_addresses(spark, processes)
     host, visible = socket.gethostname(), os.environ.get(VISIBLE)
+    addresses = _driver_addresses(spark, processes)
     _check_numbers(0, host, addresses)
     # The GPUs of a remote server are not the client's, which takes those it has.
     if not is_remote():
-        named = visible.split(",") if visible is not None else None
-        if named is not None and any(int(address) >= len(named) for address in addresses):
-            raise DeviceError(
-                f"useGpu is True, but Spark gave the driver on host {host} the GPUs {', '.join(addresses)}, and its "
-                f"{VISIBLE}={visible!r} has fewer. Unset it, or correct spark.driver.resource.gpu.discoveryScript."
-            )
-        visible = ",".join(addresses if named is None else [named[int(address)] for address in addresses])
-        processes = len(addresses)
+        visible, processes = ",".join(driver_devices(host, addresses, visible)), len(addresses)
     found = found_with(visible)
     # The first ranks have theirs.
     report = Report(found.get("count", 0), host, addresses, visible, **found)
     if report.count < processes:
         raise DeviceError(_not_seen(report, report.count))
+
+
+def driver_devices(host: str, addresses: Sequence[str], visible: str | None) -> Sequence[str]:
+    """The driver's GPUs by address, which counts within a CUDA_VISIBLE_DEVICES that is set."""
+    if visible is None:
+        return addresses
+    named = visible.split(",")
+    for rank, address in enumerate(addresses):
+        if int(address) >= len(named):
+            raise DeviceError(
+                f"useGpu is True, but GPU {address}, which Spark gave rank {rank} on host {host}, is not among the "
+                f"driver's {VISIBLE}={visible!r}. Unset it, or let the script that "
+                "spark.driver.resource.gpu.discoveryScript names count within it."
+            )
+    return [named[int(address)] for address in addresses]
 
 
 def check_tasks(spark: SparkSession, processes: int) -> None:
@@ -243,7 +252,7 @@ def _collect(spark: SparkSession, frame: DataFrame, processes: int) -> list[Any]
     if thread.is_alive():
         spark.interruptTag(tag)
         raise PlacementError(
-            f"{processes} workers with a GPU each did not start within {_REMOTE_SECONDS:.0f} s: the session has fewer "
+            f"{processes} workers with a GPU each did not answer within {_REMOTE_SECONDS:.0f} s: the session has fewer "
             "task slots, or others hold them. Lower numProcesses, add executors, or wait."
         )
     for problem in problems:

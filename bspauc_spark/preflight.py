@@ -51,12 +51,12 @@ def cores() -> int:
 def place(spark: SparkSession, processes: int, local: bool | None, use_gpu: bool) -> Placement:
     """What ``numProcesses`` and ``localMode`` ask for, or the automatic choice; an error if it cannot be had."""
     local = is_local_master(spark) if local is None else local
-    if use_gpu:
-        gpus.check_session(spark.conf.get(gpus.AMOUNT, "") or "", local, is_local_master(spark))
     if local and use_gpu and processes:
         gpus.check_driver(spark, processes)
     if local:
         return Placement(processes, threads=max(1, cores() // max(1, processes)))
+    if use_gpu:
+        gpus.check_amount(spark.conf.get(gpus.AMOUNT, "") or "", is_local_master(spark))
     if (spark.conf.get("spark.dynamicAllocation.enabled", "false") or "").lower() == "true":
         raise PlacementError(
             "spark.dynamicAllocation.enabled is true, and Spark runs no barrier stages with it, which workers on "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import zlib
 from dataclasses import replace
 
 import numpy as np
@@ -23,8 +24,10 @@ from bspauc_spark.workers.device import (
     on_device,
     place_rows,
 )
+from bspauc_spark.workers.group import Alone
 from bspauc_spark.workers.networks import NetworkSpec
 from bspauc_spark.workers.rows import DenseRows, Rows, SparseBatch, SparseRows
+from bspauc_spark.workers.serve import _refuse_shared_device
 from bspauc_spark.workers.worker import TrainingSettings, Worker
 
 
@@ -138,6 +141,24 @@ def test_the_gpu_is_an_index_within_the_visible_ones(monkeypatch: pytest.MonkeyP
     assert device_name(1).endswith("/3")
     with pytest.raises(DeviceError, match=r"needs CUDA device 2 and torch .* finds 2"):
         choose_device(True, rank=9, local_rank=2)
+
+
+class Second(Alone):
+    """Rank 1 of two, the other one with a device of the name ``other``."""
+
+    rank, size = 1, 2
+
+    def __init__(self, other: str) -> None:
+        self.other = other
+
+    def counts(self, own: int) -> np.ndarray:
+        return np.array([zlib.crc32(self.other.encode()), own])
+
+
+def test_two_ranks_on_one_device_are_refused_at_the_meeting_too() -> None:
+    _refuse_shared_device(Second("alpha/0"), "alpha/1")
+    with pytest.raises(DeviceError, match=r"rank 1 shares GPU alpha/0 .* set spark.task.resource.gpu.amount to 1"):
+        _refuse_shared_device(Second("alpha/0"), "alpha/0")
 
 
 def test_gradients_go_by_nccl_and_control_by_gloo() -> None:

@@ -13,7 +13,7 @@ import torch
 
 from bspauc_spark import gpus
 from bspauc_spark.errors import DeviceError
-from bspauc_spark.gpus import Report, check_reports, check_session
+from bspauc_spark.gpus import Report, check_amount, check_reports, driver_devices
 
 
 def reports(**changes: Any) -> list[Report]:
@@ -97,17 +97,23 @@ def test_a_worker_without_a_gpu_of_its_own_is_named_with_host_and_setting(
 @pytest.mark.parametrize("amount", ["", "0.5", "1.0", "2", "0"], ids=str)
 def test_a_task_takes_one_whole_gpu(amount: str) -> None:
     with pytest.raises(DeviceError, match=f"amount is {amount or 'not set'} in the session of host") as caught:
-        check_session(amount, local=False, local_master=False)
+        check_amount(amount, local_master=False)
+    assert "Every rank is a task" in str(caught.value)
     assert "start the session with spark.task.resource.gpu.amount=1" in str(caught.value)
-    check_session("1", local=False, local_master=False)
-    check_session(amount, local=True, local_master=False)
+    check_amount("1", local_master=False)
 
 
-@pytest.mark.parametrize(("amount", "local"), [("1", True), ("1", False), ("", False)], ids=str)
-def test_no_task_of_a_local_master_takes_a_gpu(amount: str, local: bool) -> None:
-    with pytest.raises(DeviceError, match=r"Its master is local.* Leave spark.task.resource.gpu.amount unset and set"):
-        check_session(amount, local, local_master=True)
-    check_session("", local=True, local_master=True)
+@pytest.mark.parametrize("amount", ["", "1"], ids=str)
+def test_no_task_of_a_local_master_takes_a_gpu(amount: str) -> None:
+    with pytest.raises(DeviceError, match=r"its master is local.* set localMode=True"):
+        check_amount(amount, local_master=True)
+
+
+def test_addresses_of_the_driver_count_within_its_visible_devices() -> None:
+    assert driver_devices("alpha", ["0", "2"], None) == ["0", "2"]
+    assert driver_devices("alpha", ["0", "2"], "5,6,7") == ["5", "7"]
+    with pytest.raises(DeviceError, match=r"GPU 2, which Spark gave rank 1 on host alpha, .*CUDA_VISIBLE_DEVICES='5'"):
+        driver_devices("alpha", ["0", "2"], "5")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")

@@ -81,9 +81,6 @@ def test_a_fit_on_gpus_takes_one_per_rank_and_gives_the_model_of_cpus(tmp_path: 
         "1": {f"device 0 {second}", f"take {second}", f"pin {second}"},
     }
     assert on_gpus["digest"] == on_cpus["digest"]
-    for result in (on_gpus, on_cpus):
-        assert result["launches"] == 1
-        assert_clean(result)
 
 
 def test_gpus_of_the_driver_that_are_not_there_are_refused_before_staging(tmp_path: Path) -> None:
@@ -95,7 +92,7 @@ def test_gpus_of_the_driver_that_are_not_there_are_refused_before_staging(tmp_pa
     steps = [{**gpu, "localMode": False}, {**gpu, "numProcesses": 3}, {**gpu, "numProcesses": 2}, gpu]
     with Driver({"master": "local[2]", "conf": conf, "steps": steps}) as driver:
         in_tasks, too_many, *not_there = (driver.result() for _ in steps)
-    assert f"session of host {HOST}. Its master is local: Spark gives no task there a GPU" in in_tasks["error"]
+    assert f"session of host {HOST}, but its master is local, and Spark gives no task there a GPU" in in_tasks["error"]
     assert f"Spark gave the driver on host {HOST} 2 GPUs, none for rank 2" in too_many["error"]
     assert "spark.driver.resource.gpu.amount=3" in too_many["error"]
     for refused in not_there:

@@ -219,7 +219,8 @@ class BSPAUCClassifier(
             with DistributedWorkers(launch, self.getMaxRestarts()) as workers:
                 yield workers
         else:
-            settings = dataclasses.replace(task.settings, device=str(choose_device(task.use_gpu)))
+            device = str(choose_device(task.use_gpu))
+            settings = dataclasses.replace(task.settings, device=device, on_gpu=task.use_gpu)
             with one_thread():
                 yield InProcessWorkers(Worker(task.shards.open(), task.spec, settings))
 

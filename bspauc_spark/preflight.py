@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
-from bspauc_spark.errors import CheckpointError, DeviceError, InvalidDataError, PlacementError, StagingError
+from bspauc_spark import gpus
+from bspauc_spark.errors import CheckpointError, InvalidDataError, PlacementError, StagingError
 from bspauc_spark.workers.storage import Folder, folder, reason, shown
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 # Executors may still be registering, or be started anew; Spark would wait ten minutes for the slots of a barrier stage.
 _SLOTS_TIMEOUT, _REPLACEMENT_TIMEOUT = 10.0, 120.0
-_GPU_AMOUNT = "spark.task.resource.gpu.amount"
 
 
 @dataclass(frozen=True)
@@ -75,12 +75,12 @@ def place(spark: SparkSession, processes: int, local: bool | None, use_gpu: bool
             "numProcesses is 0, and over Spark Connect executors cannot be counted. Set numProcesses to the number of "
             "workers, or train in this process with localMode=True."
         )
-    if use_gpu and processes and (local or is_local_master(spark)):
-        _check_driver_gpus(spark, processes)
+    if local and use_gpu and processes:
+        gpus.check_driver(spark, processes)
     if local:
         return Placement(processes, threads=max(1, cores() // max(1, processes)))
     if use_gpu:
-        _check_task_gpus(spark)
+        gpus.check_amount(setting(spark, gpus.AMOUNT), is_local_master(spark))
     if setting(spark, "spark.dynamicAllocation.enabled").lower() == "true":
         raise PlacementError(
             "spark.dynamicAllocation.enabled is true, and Spark runs no barrier stages with it, which workers on "
@@ -89,6 +89,8 @@ def place(spark: SparkSession, processes: int, local: bool | None, use_gpu: bool
         )
     threads = int(setting(spark, "spark.task.cpus", "1"))
     processes = _check_slots(spark, processes, use_gpu, _SLOTS_TIMEOUT)
+    if use_gpu:
+        gpus.check_tasks(spark, processes)
     return Placement(processes, local=False, threads=threads)
 
 
@@ -220,7 +222,7 @@ def _check_slots(spark: SparkSession, processes: int, use_gpu: bool, timeout: fl
             return wanted
         if late and free == 0:
             raise PlacementError(
-                f"the session has no executor that could run a worker{' with a GPU' if use_gpu else ''}. Wait until "
+                f"the session has no executor that could run a worker{gpus.WANTED if use_gpu else ''}. Wait until "
                 "its executors have started, add some, or train in the driver with localMode=True."
             )
         if late:
@@ -230,31 +232,3 @@ def _check_slots(spark: SparkSession, processes: int, use_gpu: bool, timeout: fl
                 f"spark.task.cpus ({setting(spark, 'spark.task.cpus', '1')})."
             )
         time.sleep(0.5)
-
-
-def _check_task_gpus(spark: SparkSession) -> None:
-    amount = setting(spark, _GPU_AMOUNT)
-    # TorchDistributor reads it as a whole number, and fails on "1.0".
-    if amount == "1":
-        return
-    found = f"{_GPU_AMOUNT} is {amount}" if amount else f"{_GPU_AMOUNT} is not set"
-    raise DeviceError(
-        f"useGpu is True, but {found}. A worker takes a whole GPU: start the session with {_GPU_AMOUNT}=1 and "
-        "spark.executor.resource.gpu.amount, or set useGpu=False."
-    )
-
-
-def _check_driver_gpus(spark: SparkSession, processes: int) -> None:
-    try:
-        resources = spark.sparkContext.resources
-        owned = len(resources["gpu"].addresses) if "gpu" in resources else 0
-    except Exception:
-        # Spark Connect: the client's own GPUs count, and each worker looks for its one.
-        return
-    if owned < processes:
-        raise DeviceError(
-            f"useGpu is True and numProcesses {processes}, but Spark gave the driver on host {socket.gethostname()} "
-            f"{owned} GPUs. Start the session with spark.driver.resource.gpu.amount={processes} and "
-            "spark.driver.resource.gpu.discoveryScript, or leave numProcesses at 0 to train in this process on the "
-            "first GPU."
-        )

@@ -5,54 +5,67 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from bspauc_spark.errors import DeviceError
+from bspauc_spark.workers import cuda
 from bspauc_spark.workers.rows import Batch, DenseRows, IntArray, Rows, SparseBatch, SparseRows
 
 # θ, its optimizer, activations and a batch need room beside the rows.
 _SHARE_FOR_ROWS = 0.5
 
 
+@dataclass(frozen=True)
+class Found:
+    """What a process has of CUDA."""
+
+    count: int
+    torch: str
+    built: bool
+
+    @classmethod
+    def here(cls) -> Found:
+        """In this process."""
+        return cls(cuda.count(), torch.__version__, bool(torch.version.cuda or torch.version.hip))
+
+
 def choose_device(use_gpu: bool, rank: int = 0, local_rank: int = 0) -> torch.device:
     """The CPU, or the GPU that is this rank's: the ``local_rank``-th of CUDA_VISIBLE_DEVICES."""
     if not use_gpu:
         return torch.device("cpu")
-    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if local_rank >= found:
+    found = Found.here()
+    if local_rank >= found.count:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        raise DeviceError(
-            f"useGpu is True, but rank {rank} on host {socket.gethostname()} needs CUDA device {local_rank} and torch "
-            f"{torch.__version__} finds {found} there (CUDA_VISIBLE_DEVICES={visible!r}). Check the driver of the "
-            "GPU and that torch was installed with CUDA, or set useGpu=False."
-        )
-    return torch.device("cuda", local_rank)
+        raise DeviceError(no_device(rank, socket.gethostname(), local_rank, visible, found))
+    return cuda.device(local_rank)
 
 
-def device_name(device: torch.device) -> str:
-    """A name that two ranks share only when they share the device."""
-    if device.type != "cuda":
-        return ""
+def no_device(rank: int, host: str, index: int, visible: str | None, found: Found) -> str:
+    """What to tell of a rank that ``found`` no CUDA device ``index``."""
+    advice = "Check the driver of the GPU there (nvidia-smi)"
+    if not found.built:
+        advice = "That torch was built without CUDA: install one built with it for that Python (PYSPARK_PYTHON)"
+    return (
+        f"useGpu is True, but rank {rank} on host {host} needs CUDA device {index} and torch {found.torch} finds "
+        f"{found.count} there (CUDA_VISIBLE_DEVICES={visible!r}). {advice}, or set useGpu=False."
+    )
+
+
+def device_name(index: int) -> str:
+    """A name that two ranks share only when they share the ``index``-th visible device."""
     visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
-    index = device.index or 0
     return f"{socket.gethostname()}/{visible[index] if index < len(visible) else index}"
 
 
-def free_bytes(device: torch.device) -> int:
-    """Memory of the GPU that nobody uses."""
-    return int(torch.cuda.mem_get_info(device)[0])
-
-
 def place_rows(rows: Mapping[str, Rows], device: torch.device) -> dict[str, Rows]:
-    """The rows where batches of them are cheap: on the GPU if they fit, else in pinned memory batch by batch."""
-    if device.type != "cuda":
-        return dict(rows)
+    """The rows where batches for a GPU are cheap: on it if they fit, else in pinned memory batch by batch."""
     # A sparse batch counts its values in 32 bits, eight bytes each.
     countable = all(one.nbytes < 1 << 34 for one in rows.values() if isinstance(one, SparseRows))
-    if countable and sum(one.nbytes for one in rows.values()) <= _SHARE_FOR_ROWS * free_bytes(device):
+    if countable and sum(one.nbytes for one in rows.values()) <= _SHARE_FOR_ROWS * cuda.free_bytes(device):
         return {name: on_device(one, device) for name, one in rows.items()}
     return {name: PinnedRows(one) for name, one in rows.items()}
 
@@ -129,8 +142,8 @@ class PinnedRows(Rows):
     def take(self, index: IntArray) -> Batch:
         batch = self._rows.take(index)
         if isinstance(batch, SparseBatch):
-            return SparseBatch(*(t.pin_memory() for t in (batch.indices, batch.values, batch.offsets)))
-        return batch.pin_memory()
+            return SparseBatch(*(cuda.pin(t) for t in (batch.indices, batch.values, batch.offsets)))
+        return cuda.pin(batch)
 
     def window(self, start: int, stop: int) -> PinnedRows:
         return PinnedRows(self._rows.window(start, stop))

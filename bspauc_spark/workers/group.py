@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from bspauc_spark.workers import cuda
 from bspauc_spark.workers.networks import sums
 from bspauc_spark.workers.rows import SparseBatch
 
@@ -100,8 +101,7 @@ class TorchGroup:
 
         After a failure the process ends with its connections open, so that nobody is lost before the reason is told.
         """
-        # Tensors on a GPU go by nccl, control and sorted statistics by gloo.
-        backend = "cpu:gloo,cuda:nccl" if use_gpu else "gloo"
+        backend = cuda.BACKEND if use_gpu else "gloo"
         with _peers():
             dist.init_process_group(backend, timeout=_TIMEOUT, **where)
         yield cls()

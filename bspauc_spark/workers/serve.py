@@ -25,7 +25,7 @@ import torch
 from bspauc_spark.binned import Histogram
 from bspauc_spark.errors import DeviceError, DivergedError
 from bspauc_spark.selection import Selection
-from bspauc_spark.workers import pulse
+from bspauc_spark.workers import cuda, pulse
 from bspauc_spark.workers.device import choose_device, device_name
 from bspauc_spark.workers.group import Group, PeerLostError, TorchGroup
 from bspauc_spark.workers.mailbox import Mailbox, Message
@@ -77,12 +77,14 @@ def serve(task: Task) -> None:
     threading.Thread(target=_exit_when_abandoned, args=(talk, alive, os.getppid(), told), daemon=True).start()
     try:
         torch.set_num_threads(1)
-        device = choose_device(task.use_gpu, rank, int(os.environ.get("LOCAL_RANK", "0")))
-        if device.type == "cuda":
-            torch.cuda.set_device(device)
+        local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+        device = choose_device(task.use_gpu, rank, local_rank)
+        if task.use_gpu:
+            cuda.take(device)
         with TorchGroup.connected(task.use_gpu) as group:
-            _refuse_shared_device(group, device)
-            settings = dataclasses.replace(task.settings, device=str(device))
+            if task.use_gpu:
+                _refuse_shared_device(group, device_name(local_rank))
+            settings = dataclasses.replace(task.settings, device=str(device), on_gpu=task.use_gpu)
             worker = Worker(task.shards.open(group.rank, group.size), task.spec, settings, group)
             _obey(worker, talk)
     except PeerLostError as error:
@@ -141,10 +143,9 @@ def answer(worker: Worker, command: Message) -> Message:
     return Message(word, values, arrays)
 
 
-def _refuse_shared_device(group: Group, device: torch.device) -> None:
-    name = device_name(device)
+def _refuse_shared_device(group: Group, name: str) -> None:
     codes = group.counts(zlib.crc32(name.encode())).tolist()
-    if name and codes.count(codes[group.rank]) > 1:
+    if codes.count(codes[group.rank]) > 1:
         raise DeviceError(
             f"rank {group.rank} shares GPU {name} with another rank. Give each task a GPU of its own: set "
             "spark.task.resource.gpu.amount to 1, and do not set CUDA_VISIBLE_DEVICES for all executors alike."

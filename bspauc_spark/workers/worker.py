@@ -53,6 +53,8 @@ class TrainingSettings:
     exact_rows: int = 50_000_000
     mixed_precision: bool = False
     device: str = "cpu"
+    on_gpu: bool = False
+    """Whether ``device`` is a GPU."""
     threads: int = 1
     """Of a scoring pass; a step is computed in one."""
 
@@ -83,7 +85,7 @@ class Worker:
     def __init__(
         self, rows: Mapping[str, Rows], spec: NetworkSpec, settings: TrainingSettings, group: Group | None = None
     ) -> None:
-        self.rows = place_rows(rows, torch.device(settings.device))
+        self.rows = place_rows(rows, torch.device(settings.device)) if settings.on_gpu else dict(rows)
         self.settings = settings
         self.group = Alone() if group is None else group
         init, draw = np.random.SeedSequence(settings.seed).generate_state(2, np.uint64)

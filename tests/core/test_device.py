@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+import socket
+import zlib
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from scipy import sparse
 
 from bspauc_spark.errors import DeviceError
-from bspauc_spark.workers import device as devices
-from bspauc_spark.workers.device import DeviceDenseRows, PinnedRows, choose_device, on_device, place_rows
+from bspauc_spark.shards import NEGATIVES, POSITIVES
+from bspauc_spark.workers import cuda
+from bspauc_spark.workers.device import (
+    DeviceDenseRows,
+    DeviceSparseRows,
+    PinnedRows,
+    choose_device,
+    device_name,
+    on_device,
+    place_rows,
+)
+from bspauc_spark.workers.group import Alone
+from bspauc_spark.workers.networks import NetworkSpec
 from bspauc_spark.workers.rows import DenseRows, Rows, SparseBatch, SparseRows
+from bspauc_spark.workers.serve import _refuse_shared_device
+from bspauc_spark.workers.worker import TrainingSettings, Worker
 
 
 def dense_rows() -> DenseRows:
@@ -63,24 +81,42 @@ def test_windows_of_all_ranks_are_all_rows_once() -> None:
         assert sum(len(rows.window(*cut)) for cut in cuts) == 50
 
 
-def test_on_the_cpu_rows_stay_where_they_are() -> None:
-    rows: dict[str, Rows] = {"positives": dense_rows()}
-    assert place_rows(rows, torch.device("cpu"))["positives"] is rows["positives"]
-
-
 def test_rows_go_to_the_gpu_if_they_fit_in_half_of_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows: dict[str, Rows] = {"positives": dense_rows(), "negatives": dense_rows()}
+    rows: dict[str, Rows] = {"positives": dense_rows(), "negatives": sparse_rows()}
     size = sum(one.nbytes for one in rows.values())
-    assert size == 2 * 50 * 4 * 4
-    moved_to = []
-    monkeypatch.setattr(devices, "on_device", lambda one, device: moved_to.append(device) or one)
-    monkeypatch.setattr(devices, "free_bytes", lambda _: 2 * size)
-    place_rows(rows, torch.device("cuda:1"))
-    assert moved_to == [torch.device("cuda:1")] * 2
-    monkeypatch.setattr(devices, "free_bytes", lambda _: 2 * size - 1)
-    placed = place_rows(rows, torch.device("cuda:1"))
-    assert all(isinstance(one, PinnedRows) for one in placed.values())
-    assert len(moved_to) == 2
+    monkeypatch.setattr(cuda, "free_bytes", lambda _: 2 * size)
+    placed = place_rows(rows, torch.device("meta"))
+    assert isinstance(placed["positives"], DeviceDenseRows)
+    assert isinstance(placed["negatives"], DeviceSparseRows)
+    assert placed["positives"].table.device == torch.device("meta")
+    monkeypatch.setattr(cuda, "free_bytes", lambda _: 2 * size - 1)
+    assert all(isinstance(one, PinnedRows) for one in place_rows(rows, torch.device("meta")).values())
+
+
+@pytest.mark.parametrize("rows", [dense_rows(), sparse_rows()], ids=["dense", "sparse"])
+def test_every_part_of_a_batch_is_pinned_and_none_of_the_other_rows(
+    rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pinned: list[torch.Tensor] = []
+    monkeypatch.setattr(cuda, "pin", lambda tensor: pinned.append(tensor) or tensor.clone())
+    wanted = rows.take(INDEX)
+    found = PinnedRows(rows).window(0, 50).take(INDEX)
+    assert np.array_equal(table(found, rows.num_features), table(wanted, rows.num_features))
+    assert len(pinned) == (1 if isinstance(wanted, torch.Tensor) else 3)
+    assert sum(tensor.nbytes for tensor in pinned) < rows.nbytes / 2
+
+
+def test_the_worker_places_its_rows_only_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "free_bytes", lambda _: 1 << 30)
+    rows: dict[str, Rows] = {POSITIVES: dense_rows(), NEGATIVES: dense_rows()}
+    spec = NetworkSpec("mlp", 4, (3,))
+    settings = TrainingSettings("sgd", 0.1, 4, 1, 0.0, "all", 0.0, 0)
+    on_cpu = Worker(rows, spec, settings)
+    on_gpu = Worker(rows, spec, replace(settings, on_gpu=True))
+    assert on_cpu.rows == rows
+    assert all(isinstance(one, DeviceDenseRows) for one in on_gpu.rows.values())
+    for name in (POSITIVES, NEGATIVES):
+        assert np.array_equal(on_cpu.scores()[name], on_gpu.scores()[name])
 
 
 def test_without_use_gpu_the_device_is_the_cpu() -> None:
@@ -89,8 +125,6 @@ def test_without_use_gpu_the_device_is_the_cpu() -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 def test_a_missing_gpu_is_named_with_rank_host_and_advice(monkeypatch: pytest.MonkeyPatch) -> None:
-    import socket
-
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     with pytest.raises(DeviceError) as caught:
         choose_device(True, rank=5, local_rank=0)
@@ -101,14 +135,34 @@ def test_a_missing_gpu_is_named_with_rank_host_and_advice(monkeypatch: pytest.Mo
 
 
 def test_the_gpu_is_an_index_within_the_visible_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(cuda, "count", lambda: 2)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "6,3")
     assert choose_device(True, rank=9, local_rank=1) == torch.device("cuda:1")
-    assert devices.device_name(torch.device("cuda:1")).endswith("/3")
-    assert devices.device_name(torch.device("cpu")) == ""
+    assert device_name(1).endswith("/3")
     with pytest.raises(DeviceError, match=r"needs CUDA device 2 and torch .* finds 2"):
         choose_device(True, rank=9, local_rank=2)
+
+
+class Second(Alone):
+    """Rank 1 of two, the other one with a device of the name ``other``."""
+
+    rank, size = 1, 2
+
+    def __init__(self, other: str) -> None:
+        self.other = other
+
+    def counts(self, own: int) -> np.ndarray:
+        return np.array([zlib.crc32(self.other.encode()), own])
+
+
+def test_two_ranks_on_one_device_are_refused_at_the_meeting_too() -> None:
+    _refuse_shared_device(Second("alpha/0"), "alpha/1")
+    with pytest.raises(DeviceError, match=r"rank 1 shares GPU alpha/0 .* set spark.task.resource.gpu.amount to 1"):
+        _refuse_shared_device(Second("alpha/0"), "alpha/0")
+
+
+def test_gradients_go_by_nccl_and_control_by_gloo() -> None:
+    assert dist.BackendConfig(dist.Backend(cuda.BACKEND)).get_device_backend_map() == {"cpu": "gloo", "cuda": "nccl"}
 
 
 def test_dense_rows_on_a_device_know_their_size() -> None:

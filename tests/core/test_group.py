@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from bspauc_spark.errors import DivergedError
@@ -251,6 +252,45 @@ def without_values(group: Group) -> float:
 
 def test_sparse_rows_without_any_value_are_no_failure(tmp_path: Path) -> None:
     assert in_two(without_values, tmp_path) == [pytest.approx(1.0)] * 2
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
+    """What rank 0 of two would send; the other one adds nothing."""
+    tensors: list[torch.Tensor] = []
+    monkeypatch.setattr(dist, "get_rank", lambda: 0)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+    for collective in ("all_reduce", "broadcast", "gather"):
+        monkeypatch.setattr(dist, collective, lambda tensor, *_, **__: tensors.append(tensor))
+    return tensors
+
+
+def test_gradients_are_summed_where_the_parameters_are_and_control_goes_by_the_cpu(sent: list[torch.Tensor]) -> None:
+    group = TorchGroup()
+    parameters = [torch.empty(3, 2, device="meta"), torch.empty(2, device="meta")]
+    parameters[0].grad = torch.empty_like(parameters[0])
+    group.sum_gradients(parameters)
+    group.align(parameters)
+    assert [(tensor.device.type, tensor.numel()) for tensor in sent] == [("meta", 8), ("meta", 6), ("meta", 2)]
+    assert {p.grad.device.type for p in parameters if p.grad is not None} == {"meta"}
+    sent.clear()
+    group.counts(3)
+    group.share(b"a command")
+    group.gather([np.ones(4, np.float32)])
+    assert len(sent) == 5
+    assert {tensor.device.type for tensor in sent} == {"cpu"}
+
+
+@pytest.mark.parametrize("places", [[], [5], [0, 2, 3, 7], list(range(8))], ids=len)
+def test_scores_travel_in_a_buffer_of_one_length_however_many_a_rank_has(
+    places: list[int], sent: list[torch.Tensor]
+) -> None:
+    own = torch.arange(1.0, len(places) + 1)
+    joined = TorchGroup().join(own, torch.tensor(places, dtype=torch.int64), 8)
+    assert [len(tensor) for tensor in sent] == [8]
+    wanted = np.zeros(8, np.float32)
+    wanted[places] = own.numpy()
+    assert np.array_equal(joined.numpy(), wanted)
 
 
 def orphan(group: Group) -> str:

@@ -21,6 +21,7 @@ from sklearn.metrics import roc_auc_score
 
 from bspauc_spark import BSPAUCClassifier, BSPAUCModel
 from bspauc_spark.errors import CollapseError, DeviceError, InvalidParamError
+from bspauc_spark.workers import cuda
 from tests.conftest import FAST, noisy_moons
 
 
@@ -274,6 +275,21 @@ def test_contradictory_params_are_refused_before_any_job(
 def test_use_gpu_without_one_says_so(moons: DataFrame) -> None:
     with pytest.raises(DeviceError, match=r"useGpu is True, but .* torch .* finds 0 there"):
         BSPAUCClassifier(useGpu=True).fit(moons)
+
+
+def test_in_process_a_gpu_holds_the_rows_and_gives_the_model_of_a_cpu(
+    moons: DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The CPU stands in for it."""
+    on_cpu = BSPAUCClassifier(**FAST).fit(moons)
+    asked: list[torch.device] = []
+    monkeypatch.setattr(cuda, "count", lambda: 1)
+    monkeypatch.setattr(cuda, "device", lambda index: torch.device("cpu", index))
+    monkeypatch.setattr(cuda, "free_bytes", lambda device: asked.append(device) or 1 << 30)
+    on_gpu = BSPAUCClassifier(**FAST, useGpu=True).fit(moons)
+    assert asked == [torch.device("cpu", 0)]
+    for name, array in on_cpu.scorer.weights.items():
+        assert array.tobytes() == on_gpu.scorer.weights[name].tobytes()
 
 
 def test_the_number_of_torch_threads_is_left_as_it_was(moons: DataFrame, two_threads: None) -> None:

@@ -42,7 +42,12 @@ class Cluster:
 
     def command(self, script: Path) -> list[str]:
         """``spark-submit`` in client mode, with the package as an archive."""
-        settings = {"spark.ui.enabled": "false", "spark.log.level": "ERROR", "spark.executor.instances": "2"}
+        settings = {
+            "spark.ui.enabled": "false",
+            "spark.log.level": "ERROR",
+            "spark.executor.instances": "2",
+            "spark.sql.shuffle.partitions": "4",
+        }
         conf = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
         where = ["--master", self.url, "--deploy-mode", "client", "--py-files", str(self.archive)]
         return [str(_BIN / "spark-submit"), *where, *conf, str(script)]
@@ -57,6 +62,8 @@ class Cluster:
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_LOCAL_DIRS": str(self.folder / "local"),
             "SPARK_DAEMON_MEMORY": "256m",
+            # A dozen short-lived JVMs on a few cores: compiling for speed would cost more than it gains.
+            "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
             # It would listen on a port of its own.
             "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false",
             "TMPDIR": str(self.folder / "temporary"),

@@ -51,10 +51,11 @@ class WorkersLostError(Exception):
 
 
 class _Distributor(TorchDistributor):
-    """Leaves ``CUDA_VISIBLE_DEVICES`` as it was.
+    """Gives a task's processes its module path, and leaves the task's environment as it was.
 
-    Spark reuses its Python workers, and TorchDistributor believes what it finds there: a fit on CPUs would hide the
-    GPUs from the next one, and a fit on GPUs would hand on the device of another task.
+    Torch's own processes see what is installed, but not what Spark ships (``--py-files``), unless they are told. And
+    Spark reuses its Python workers, where TorchDistributor believes the ``CUDA_VISIBLE_DEVICES`` that it finds: a fit
+    on CPUs would hide the GPUs from the next one, and a fit on GPUs would hand on the device of another task.
     """
 
     def _get_spark_task_function(self, *args: Any, **kwargs: Any) -> Callable[..., Any]:
@@ -62,14 +63,17 @@ class _Distributor(TorchDistributor):
 
         def restoring(rows: Iterator[Any]) -> Iterator[Any]:
             import os
+            import sys
 
-            before = os.environ.get("CUDA_VISIBLE_DEVICES")
+            before = {name: os.environ.get(name) for name in ("CUDA_VISIBLE_DEVICES", "PYTHONPATH")}
+            os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
             try:
                 yield from task(rows)
             finally:
-                os.environ.pop("CUDA_VISIBLE_DEVICES", None)
-                if before is not None:
-                    os.environ["CUDA_VISIBLE_DEVICES"] = before
+                for name, value in before.items():
+                    os.environ.pop(name, None)
+                    if value is not None:
+                        os.environ[name] = value
 
         return restoring
 

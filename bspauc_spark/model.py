@@ -24,7 +24,7 @@ from bspauc_spark.errors import InvalidDataError, InvalidFeaturesError
 from bspauc_spark.params import BSPAUCModelParams
 from bspauc_spark.persistence import ModelReader, ModelWriter
 from bspauc_spark.scorer import Scorer, cached_scorer
-from bspauc_spark.staging import feature_struct, features_type_problem, quoted
+from bspauc_spark.staging import feature_struct, features_type_problem, quoted, row_size
 from bspauc_spark.summary import TrainingSummary
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class BSPAUCModel(Model, BSPAUCModelParams, MLReadable["BSPAUCModel"], MLWritabl
             return _with_vectors(*scores(features))
 
         udf = arrow_udf(rate, _VECTORS)  # type: ignore[call-overload]
-        rated = dataset.withColumn(_SCORED, udf(self._features(dataset)))
+        rated = self._by_rows(dataset).withColumn(_SCORED, udf(self._features(dataset)))
         return rated.select(*map(quoted, dataset.columns), *(c.alias(n) for n, c in wanted.items()))
 
     def audit(self, dataset: DataFrame) -> DataFrame:
@@ -131,7 +131,7 @@ class BSPAUCModel(Model, BSPAUCModelParams, MLReadable["BSPAUCModel"], MLWritabl
 
         fields = ", ".join(f"{name} double" for name in AUDIT_COLUMNS)
         udf = arrow_udf(judge, fields)  # type: ignore[call-overload]
-        scored = dataset.withColumn(_SCORED, udf(self._features(dataset), is_positive))
+        scored = self._by_rows(dataset).withColumn(_SCORED, udf(self._features(dataset), is_positive))
         return scored.select(*map(quoted, dataset.columns), *(sf.col(_SCORED)[n].alias(n) for n in AUDIT_COLUMNS))
 
     def _check(self, dataset: DataFrame, added: list[str]) -> None:
@@ -152,6 +152,15 @@ class BSPAUCModel(Model, BSPAUCModelParams, MLReadable["BSPAUCModel"], MLWritabl
 
     def _features(self, dataset: DataFrame) -> Any:
         return feature_struct(dataset, self.getFeaturesCol(), self.scorer.sparse)
+
+    def _by_rows(self, dataset: DataFrame) -> DataFrame:
+        """All rows, by way of a filter that Spark cannot see through.
+
+        Spark 4.3 hands columns that come straight from a file to an Arrow UDF as columns, in a form that has no
+        vectors, and fails. What a filter lets through are rows.
+        """
+        size = row_size(dataset, self.getFeaturesCol())
+        return dataset.where(sf.coalesce(size, sf.lit(0)) >= -1)
 
     def _scores(self) -> Callable[[pa.Array], tuple[Scorer, npt.NDArray[np.float32]]]:
         """A function for Python workers, which hold the network from one batch to the next."""

@@ -184,7 +184,7 @@ def _num_features(dataset: DataFrame, name: str) -> int:
     declared = dataset.schema[name].metadata.get("ml_attr", {}).get("num_attrs")
     if declared:
         return int(declared)
-    row = dataset.select(_size(dataset, name).alias("size")).where("size >= 0").first()
+    row = dataset.select(row_size(dataset, name).alias("size")).where("size >= 0").first()
     if row is None:
         if dataset.isEmpty():
             raise InvalidDataError("the DataFrame is empty: there is nothing to fit on.")
@@ -194,7 +194,8 @@ def _num_features(dataset: DataFrame, name: str) -> int:
     return int(row["size"])
 
 
-def _size(dataset: DataFrame, name: str) -> Column:
+def row_size(dataset: DataFrame, name: str) -> Column:
+    """The number of features that a row declares."""
     if isinstance(dataset.schema[name].dataType, st.ArrayType):
         return sf.size(quoted(name))
     vector = sf.unwrap_udt(quoted(name))
@@ -204,7 +205,7 @@ def _size(dataset: DataFrame, name: str) -> Column:
 def _density(dataset: DataFrame, name: str) -> float:
     """Share of stored values in wide rows, by one aggregate."""
     filled = _filled(dataset, name)
-    total = dataset.agg(sf.sum(filled).alias("filled"), sf.sum(_size(dataset, name)).alias("all")).first()
+    total = dataset.agg(sf.sum(filled).alias("filled"), sf.sum(row_size(dataset, name)).alias("all")).first()
     return float(total["filled"] or 0) / max(1, total["all"] or 0) if total else 1.0
 
 

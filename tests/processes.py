@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -87,17 +87,20 @@ def alive(pid: int) -> bool:
 
 
 class Driver:
-    """The script ``tests/spark/driver.py`` in a process of its own; killed at the end if it still runs."""
+    """The script ``tests/spark/driver.py``, or another, in a process of its own; killed at the end if it still runs."""
 
-    def __init__(self, asked: dict[str, Any]) -> None:
-        command = [sys.executable, "-m", "tests.spark.driver", json.dumps(asked)]
+    def __init__(
+        self,
+        asked: dict[str, Any],
+        command: Sequence[str] = (sys.executable, "-m", "tests.spark.driver"),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         # Temporary files go to a folder of its own: other sessions on the machine may be at work.
         self._temporary = tempfile.TemporaryDirectory()
-        environment = {**os.environ, "TMPDIR": self._temporary.name}
         # In a session of its own, as a notebook's kernel is: a signal goes to the driver alone.
         self._process = subprocess.Popen(
-            command,
-            env=environment,
+            [*command, json.dumps(asked)],
+            env={**(os.environ if environment is None else environment), "TMPDIR": self._temporary.name},
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,

@@ -168,6 +168,21 @@ def test_vectors_and_arrays_of_the_same_rows_score_the_same_bits(
         assert np.array_equal(other["score"], transformed["score"])
 
 
+@pytest.mark.parametrize("form", ["array", "vector"])
+def test_rows_straight_from_a_file_are_scored_and_audited(
+    spark: SparkSession, model: BSPAUCModel, moons: DataFrame, transformed: pd.DataFrame, tmp_path: Path, form: str
+) -> None:
+    features = "features" if form == "vector" else vector_to_array("features").alias("features")
+    moons.select("x0", "label", features).write.parquet(str(tmp_path / "rows"))
+    rows = spark.read.parquet(str(tmp_path / "rows"))
+    score = {"transform": vector_to_array("rawPrediction")[1], "audit": sf.col("score")}
+    for method, column in score.items():
+        # Written and not collected: only then are columns handed on as columns.
+        getattr(model, method)(rows).write.parquet(str(tmp_path / method))
+        found = spark.read.parquet(str(tmp_path / method)).select("x0", column.alias("score")).toPandas()
+        assert np.array_equal(found["score"], transformed.set_index("x0")["score"].loc[found["x0"]])
+
+
 def test_a_score_does_not_depend_on_batches_or_partitions(
     spark: SparkSession, model: BSPAUCModel, moons: DataFrame, transformed: pd.DataFrame
 ) -> None:

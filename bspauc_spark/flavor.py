@@ -19,8 +19,9 @@ import pandas as pd
 from pyspark.ml import Model, PipelineModel
 from pyspark.ml import feature as spark_features
 
+from bspauc_spark.errors import MalformedError
 from bspauc_spark.model import BSPAUCModel
-from bspauc_spark.serving import OUTPUTS, Plan, Predictor, Step
+from bspauc_spark.serving import OUTPUTS, Plan, Predictor, Step, check_widths
 
 if TYPE_CHECKING:
     from mlflow.models.model import Model as MLflowModel
@@ -93,7 +94,7 @@ def save_model(
 
 
 def plain(model: Model) -> Predictor | None:
-    """``model`` without Spark, or None where one of its stages has no plain form."""
+    """``model`` without Spark, or None where one of its stages, or what they hand on, has no plain form."""
     *before, last = _stages(model)
     if not isinstance(last, BSPAUCModel):
         return None
@@ -110,6 +111,10 @@ def plain(model: Model) -> Predictor | None:
         threshold=last.getThreshold(),
         inputs=_inputs(steps),
     )
+    try:
+        check_widths(plan, last.scorer.spec.num_features)
+    except MalformedError:
+        return None
     return Predictor(last.scorer, plan)
 
 

@@ -112,10 +112,17 @@ class ShardWriter:
     def _write(self) -> None:
         batch = pa.concat_batches(self._waiting)
         name = f"{self._prefix}-{len(self._files):05d}.arrow"
+        path = os.path.join(self._directory, name)
+        create_private(path)
         with (
-            pa.OSFile(os.path.join(self._directory, name), "wb") as sink,
+            pa.OSFile(path, "wb") as sink,
             pa.ipc.new_file(sink, batch.schema) as writer,
         ):
             writer.write_batch(batch)
         self._files[name] = batch.num_rows
         self._waiting, self._bytes = [], 0
+
+
+def create_private(path: str) -> None:
+    """Make an empty file that its owner alone can read, whatever the umask; writing to it later leaves that so."""
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))

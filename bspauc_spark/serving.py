@@ -72,7 +72,7 @@ class Predictor:
         """One column of arrays, or as many columns of numbers as the model has features."""
         width, column = self.scorer.spec.num_features, self.plan.features
         if column in frame.columns and frame[column].dtype == object:
-            rows = [_floats(row, column) for row in frame[column]]
+            rows = [_floats(row, f"column {column!r}") for row in frame[column]]
             if any(row.shape != (width,) for row in rows):
                 raise InvalidFeaturesError(f"column {column!r} holds arrays of other sizes than {width}.")
             return np.stack(rows) if rows else np.zeros((0, width), dtype=np.float32)
@@ -81,7 +81,7 @@ class Predictor:
                 f"the table has {frame.shape[1]} columns; give a column {column!r} of arrays of {width} numbers, or "
                 f"{width} columns of numbers."
             )
-        return _floats(frame, ", ".join(map(str, frame.columns[:3])))
+        return _floats(frame, "the table")
 
     def save(self, path: str | Path) -> None:
         """Write model and steps into the folder ``path``."""
@@ -113,11 +113,11 @@ def _column(values: pd.Series[Any], kind: str) -> npt.NDArray[Any]:
         raise InvalidDataError(f"column {values.name!r} must hold numbers.") from None
 
 
-def _floats(values: Any, column: str) -> npt.NDArray[np.float32]:
+def _floats(values: Any, where: str) -> npt.NDArray[np.float32]:
     try:
         return np.asarray(values, dtype=np.float32)
     except (TypeError, ValueError):
-        raise InvalidFeaturesError(f"column {column!r} must hold numbers.") from None
+        raise InvalidFeaturesError(f"{where} must hold numbers.") from None
 
 
 def _matrix(values: npt.NDArray[Any]) -> npt.NDArray[Any]:

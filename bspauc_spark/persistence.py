@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 _CHUNK_BYTES = 4 << 20
 _SCHEMA = "name string, part int, chunk binary"
-# Chunks in all, in bytes: always read, and read where the file is not much smaller. Weights hardly compress.
-_ALWAYS_READ, _MOST_COMPRESSION = 256 << 20, 100
+# Bytes of all chunks: so many are always read, more where the file is not much smaller. Weights hardly compress.
+_ALWAYS_READ, _MOST_COMPRESSION = 64 << 20, 100
 
 
 class ModelWriter(MLWriter):
@@ -144,31 +144,30 @@ def _with_params(stage: Any, metadata: dict[str, Any]) -> Any:
         try:
             DefaultParamsReader.getAndSetParams(stage, metadata)
         except (AttributeError, TypeError, ValueError) as error:
-            raise MalformedError(f"a Param that this version does not take: {brief(str(error))[1:-1]}") from error
+            raise MalformedError(f"a Param that this version does not take: {brief(str(error), 300)[1:-1]}") from error
     return stage
 
 
 def _blobs(spark: SparkSession, path: str) -> dict[str, bytes]:
-    """The model's files out of their table, measured first: a few bytes of Parquet can stand for any number."""
+    """The model's files out of their table, counted first: a few bytes of Parquet can stand for any number."""
     rows = spark.read.schema(_SCHEMA).parquet(path)
-    size, ours = sf.length("chunk"), sf.col("name").isin(JSON_NAME, WEIGHTS_NAME) & (sf.col("part") >= 0)
-    measured = rows.agg(
-        sf.count("*"),
-        sf.count_if(ours & (size <= _CHUNK_BYTES)),
-        sf.coalesce(sf.sum(size), sf.lit(0)),
-        sf.coalesce(sf.max("_metadata.file_size"), sf.lit(0)),
-    ).first()
-    assert measured is not None
-    count, good, total, stored = measured
+    ours = sf.col("name").isin(JSON_NAME, WEIGHTS_NAME)
+    counted = rows.agg(sf.count("*"), sf.count_if(ours), sf.coalesce(sf.max("_metadata.file_size"), sf.lit(0))).first()
+    assert counted is not None
+    count, known, stored = counted
     with within("data"):
-        if good < count or total > max(_ALWAYS_READ, _MOST_COMPRESSION * stored) or count > 2 + total:
-            raise MalformedError(f"{count:,} chunks of {total:,} bytes in all are not those of a model")
+        most = max(_ALWAYS_READ, _MOST_COMPRESSION * stored) // _CHUNK_BYTES + 2
+        if known < count or count > most:
+            raise MalformedError(f"{count:,} chunks in {stored:,} bytes are not those of a model")
         found: dict[str, list[bytes]] = {}
-        for name, part, chunk in rows.orderBy("name", "part").toLocalIterator():
+        whole = rows.where(sf.length("chunk") <= _CHUNK_BYTES).orderBy("name", "part")
+        for name, part, chunk in whole.toLocalIterator():
             chunks = found.setdefault(name, [])
             if part != len(chunks):
                 raise MalformedError(f"{name} lacks its chunk {len(chunks)}, or has it twice")
             chunks.append(bytes(chunk))
+        if sum(map(len, found.values())) < count:
+            raise MalformedError(f"a chunk without bytes, or of more than {_CHUNK_BYTES:,}")
     return {name: b"".join(chunks) for name, chunks in found.items()}
 
 

@@ -46,10 +46,10 @@ def within(place: str) -> Iterator[None]:
         raise MalformedError(f"{place}: {error}") from error
 
 
-def brief(value: object) -> str:
+def brief(value: object, most: int = 80) -> str:
     """A value from a file for a message: on one line, printable and short."""
     text = ascii(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def real(low: float = -math.inf, high: float = math.inf, *, above: float = -math.inf) -> Check:

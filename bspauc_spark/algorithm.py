@@ -5,17 +5,18 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import TypeVar
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from bspauc_spark.binned import auc, sharpen
 from bspauc_spark.checkpoint import Checkpoints, Saved
-from bspauc_spark.errors import DivergedError
-from bspauc_spark.launch import Scores, State, Workers
+from bspauc_spark.errors import DivergedError, MalformedError
+from bspauc_spark.launch import Scores, State, Workers, weights_of
 from bspauc_spark.pace import ExplicitPace, Pace
+from bspauc_spark.schema import many, maybe, real, record, whole
 from bspauc_spark.selection import Selection, solve
 from bspauc_spark.statistics import pair_sum
 from bspauc_spark.workers.worker import BlockReport
@@ -55,6 +56,22 @@ class Round:
     def to_dict(self) -> dict[str, float | None]:
         """Plain values for JSON, which has no NaN: None instead."""
         return {name: None if value != value else value for name, value in asdict(self).items()}
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any], where: str = "round") -> Round:
+        """The inverse of ``to_dict``; ``MalformedError`` names the place ``where`` something is wrong."""
+        values: dict[str, Any] = _ROUND(stored, where)
+        known: dict[str, Any] = {name: float("nan") if value is None else value for name, value in values.items()}
+        return cls(**known)
+
+
+_COLUMNS = {**{one.name: maybe(real()) for one in fields(Round)}, "round": whole(1), "updates": whole()}
+# A column that a later version adds has a default, for models that were saved without it.
+_NEWER = {one.name for one in fields(Round) if one.default is not MISSING}
+_ROUND = record(
+    {name: check for name, check in _COLUMNS.items() if name not in _NEWER},
+    optional={name: _COLUMNS[name] for name in _NEWER},
+)
 
 
 @dataclass
@@ -138,8 +155,21 @@ def _begin(
     if saved is None:
         _pretrain(workers)
         return Outcome(), None, workers.score()
-    history = [Round(**row) for row in saved.values["history"]]
-    best_round = saved.values["best_round"]
+    try:
+        return _resume(workers, pace, saved)
+    except MalformedError as error:
+        assert checkpoints is not None
+        raise checkpoints.unusable(saved, error) from error
+
+
+def _resume(workers: Workers, pace: Pace | None, saved: Saved) -> tuple[Outcome, Selection | None, Scores]:
+    """As ``_begin``, from what a checkpoint holds."""
+    progress = _PROGRESS(saved.values, "progress")
+    history, best_round = list(progress["history"]), progress["best_round"]
+    if [row.round for row in history] != list(range(1, saved.round + 1)) or best_round > saved.round:
+        raise MalformedError(f"progress does not have the rounds 1 to {saved.round}, one of them the best")
+    if _shapes(saved.weights) != _shapes(weights_of(saved.state)):
+        raise MalformedError("weights have other names, shapes or types than the state's")
     if isinstance(pace, ExplicitPace):
         pace.first = history[0].lam
     best_scores = None
@@ -148,9 +178,22 @@ def _begin(
         best_scores = _scores_by(saved.weights, workers, saved.state)
     workers.load(saved.state)
     scores = workers.score()
-    best = Selection.from_dict(saved.values["best_selection"])
-    outcome = Outcome(history, best_round, dict(saved.weights), best_scores or scores, best)
-    return outcome, Selection.from_dict(saved.values["last_selection"]), scores
+    outcome = Outcome(history, best_round, dict(saved.weights), best_scores or scores, progress["best_selection"])
+    return outcome, progress["last_selection"], scores
+
+
+_PROGRESS = record(
+    {
+        "history": many(Round.from_dict, least=1),
+        "best_round": whole(1),
+        "best_selection": Selection.from_dict,
+        "last_selection": Selection.from_dict,
+    }
+)
+
+
+def _shapes(arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, tuple[Any, ...]]:
+    return {name: (array.shape, array.dtype) for name, array in arrays.items()}
 
 
 def _pretrain(workers: Workers) -> None:
@@ -169,7 +212,7 @@ def _tell_of_slower_try(what: str, error: DivergedError) -> None:
 def _saved(outcome: Outcome, last: Selection, workers: Workers) -> Saved:
     assert outcome.selection is not None
     values = {
-        "history": [asdict(row) for row in outcome.history],
+        "history": [row.to_dict() for row in outcome.history],
         "best_round": outcome.best_round,
         "best_selection": outcome.selection.to_dict(objective=False),
         "last_selection": last.to_dict(objective=False),

@@ -20,6 +20,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bspauc_spark.binned import settled
+from bspauc_spark.errors import MalformedError
+from bspauc_spark.schema import many, real, record
 from bspauc_spark.statistics import FloatArray, OrderedScores, ScoreArray
 
 BINS_PER_CLASS = 256
@@ -105,19 +107,30 @@ class ScoreCalibration:
         }
 
     @classmethod
-    def from_dict(cls, stored: Mapping[str, Any]) -> ScoreCalibration:
-        """The inverse of :meth:`to_dict`."""
-        floor = stored["rate_floor"]
-        return cls(
-            knots=tuple(float(k) for k in stored["knots"]),
-            values=tuple(float(v) for v in stored["values"]),
-            slope=float(stored["slope"]),
-            intercept=float(stored["intercept"]),
-            e0=float(stored["e0"]),
-            e1=float(stored["e1"]),
-            positive_share=float(stored["positive_share"]),
-            rate_floor=(float(floor[0]), float(floor[1])),
-        )
+    def from_dict(cls, stored: Mapping[str, Any], where: str = "calibration") -> ScoreCalibration:
+        """The inverse of :meth:`to_dict`; ``MalformedError`` names the place ``where`` something is wrong."""
+        found = cls(**_STORED(stored, where))
+        if len(found.knots) != len(found.values):
+            raise MalformedError(f"{where} has {len(found.knots):,} knots and {len(found.values):,} values")
+        if list(found.knots) != sorted(found.knots) or list(found.values) != sorted(found.values):
+            raise MalformedError(f"{where} does not rise from knot to knot")
+        return found
+
+
+# Open at 1, as 1 − e0 and 1 − e1 are divided and taken the logarithm of; the floor is above 0 for the same reason.
+_ALMOST_ONE = math.nextafter(1.0, 0.0)
+_STORED = record(
+    {
+        "knots": many(real(), least=1),
+        "values": many(real(0.0, 1.0), least=1),
+        "slope": real(),
+        "intercept": real(),
+        "e0": real(0.0, _ALMOST_ONE),
+        "e1": real(0.0, _ALMOST_ONE),
+        "positive_share": real(0.0, _ALMOST_ONE, above=0.0),
+        "rate_floor": many(real(0.0, _ALMOST_ONE, above=0.0), 2, 2),
+    }
+)
 
 
 def fit_calibration(pos: OrderedScores, neg: OrderedScores) -> ScoreCalibration:

@@ -1,6 +1,6 @@
 """Progress of a fit on disk, so that a driver that dies loses no finished round.
 
-A checkpoint is one file of JSON and npy with a checksum; it names the Params and the data it belongs to.
+A checkpoint is one file of JSON and raw numbers with a checksum; it names the Params and the data it belongs to.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bspauc_spark.errors import CheckpointError
+from bspauc_spark.errors import CheckpointError, MalformedError
+from bspauc_spark.schema import brief, plain, record, table, text, whole
+from bspauc_spark.version import __version__
 from bspauc_spark.workers.mailbox import Message
 from bspauc_spark.workers.storage import Folder, reason
 
@@ -27,6 +29,7 @@ _PATTERN = re.compile(r"bspauc-round-(\d+)\.checkpoint")
 _HALF_WRITTEN = re.compile(r"bspauc-round-\d+\.checkpoint\..*\.part")
 # The one before the last is kept: a file system without atomic rename may show a damaged last one.
 _KEPT = 2
+_MOST_DIFFERENCES = 10
 
 
 @dataclass(frozen=True)
@@ -57,17 +60,16 @@ class Checkpoints:
             path = f"{self.folder}/{name}"
             try:
                 message = Message.from_bytes(self.folder.read(name), number)
-            except (OSError, ValueError, KeyError) as error:
-                raise CheckpointError(
-                    f"{path} cannot be read: {error}. Remove it, or set another checkpointDir."
-                ) from error
-            if message is None:
+                stored = None if message is None else _stored(message, path)
+            except (OSError, MalformedError) as error:
+                raise _unreadable(path, error) from error
+            if message is None or stored is None:
                 logger.warning("%s is damaged: its checksum is not that of what was written", path)
             else:
-                self._refuse_other(path, message.values["identity"])
+                self._refuse_other(path, stored["identity"])
                 self._written = [name for earlier, name in found if earlier <= number]
                 logger.warning("going on after round %d, saved in %s; remove it to fit from the start", number, path)
-                return Saved(number, message.values["progress"], message.group("state"), message.group("weights"))
+                return Saved(number, stored["progress"], message.group("state"), message.group("weights"))
         if found:
             raise CheckpointError(
                 f"{self.folder}/{found[-1][1]} is damaged, and there is no earlier one. Remove it to fit from the "
@@ -79,7 +81,8 @@ class Checkpoints:
         """Write the checkpoint of a finished round."""
         arrays = {f"state.{name}": array for name, array in saved.state.items()}
         arrays |= {f"weights.{name}": array for name, array in saved.weights.items()}
-        values = {"identity": {**self.identity, "format": FORMAT_VERSION}, "progress": saved.values}
+        header = {"format": FORMAT_VERSION, "version": __version__}
+        values = {**header, "identity": self.identity, "progress": saved.values}
         name = _NAME.format(saved.round)
         try:
             self.folder.create()
@@ -101,6 +104,10 @@ class Checkpoints:
             self._delete(name)
         self._written = []
 
+    def unusable(self, saved: Saved, error: Exception) -> CheckpointError:
+        """The error for a checkpoint that was read, and turned out not to be one of this fit."""
+        return _unreadable(f"{self.folder}/{_NAME.format(saved.round)}", error)
+
     def _delete(self, name: str) -> None:
         try:
             self.folder.delete(name)
@@ -112,14 +119,40 @@ class Checkpoints:
         return sorted((int(match[1]), name) for match, name in names if match)
 
     def _refuse_other(self, path: str, found: Mapping[str, Any]) -> None:
-        wanted = {**self.identity, "format": FORMAT_VERSION}
+        wanted = self.identity
         differences = [
-            f"{name} was {found.get(name)!r} and is {wanted.get(name)!r}"
+            f"{brief(name)[1:-1]} was {brief(found.get(name))} and is {brief(wanted.get(name))}"
             for name in sorted({*found, *wanted})
             if found.get(name) != wanted.get(name)
-        ]
+        ][:_MOST_DIFFERENCES]
         if differences:
             raise CheckpointError(
                 f"{path} belongs to another fit: {'; '.join(differences)}. Fit with the same Params and data to go on, "
                 "remove the checkpoint to start anew, or set another checkpointDir."
             )
+
+
+_STORED = record(
+    {
+        "format": whole(FORMAT_VERSION, FORMAT_VERSION),
+        "version": text(),
+        "identity": table(plain),
+        "progress": table(plain),
+    }
+)
+
+
+def _stored(message: Message, path: str) -> dict[str, Any]:
+    """What the message says of itself; an error if another version wrote it."""
+    written, version = (brief(message.values.get(name)) for name in ("format", "version"))
+    if "format" in message.values and written != str(FORMAT_VERSION):
+        raise CheckpointError(
+            f"{path} was written by bspauc_spark {version} in format {written}; this is {__version__}, which reads "
+            f"format {FORMAT_VERSION}. Go on with that version, or remove the checkpoint to fit from the start."
+        )
+    stored: dict[str, Any] = _STORED(message.values, "")
+    return stored
+
+
+def _unreadable(path: str, error: Exception) -> CheckpointError:
+    return CheckpointError(f"{path} cannot be read: {error}. Remove it, or set another checkpointDir.")

@@ -181,8 +181,10 @@ def numeric_label(frame: DataFrame, label: str, positive: str | None) -> tuple[D
             return frame.withColumn(LABEL, quoted(label).cast("double")), LABEL
         return frame, label
     if positive is None:
-        found = [str(row[0]) for row in frame.select(quoted(label)).distinct().limit(6).collect()]
-        raise InvalidDataError(f"--label {label} holds text ({', '.join(sorted(found))}): say which by --positive.")
+        found = frame.select(quoted(label)).distinct().count()
+        raise InvalidDataError(
+            f"--label {label} holds text, {found:,} different values: say which of them is positive by --positive."
+        )
     is_positive = quoted(label).cast("string") == positive
     if numeric:
         try:

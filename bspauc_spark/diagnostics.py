@@ -13,7 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from bspauc_spark.calibration import ScoreCalibration
+from bspauc_spark.errors import MalformedError
 from bspauc_spark.launch import Scores
+from bspauc_spark.schema import many, real, record, text, whole
 from bspauc_spark.selection import Selection
 from bspauc_spark.statistics import OrderedScores
 
@@ -76,9 +78,30 @@ class Diagnostics:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Diagnostics:
-        """The inverse of ``to_dict``."""
-        return cls(**values)
+    def from_dict(cls, values: Mapping[str, Any], where: str = "diagnostics") -> Diagnostics:
+        """The inverse of ``to_dict``; ``MalformedError`` names the place ``where`` something is wrong."""
+        found = cls(**_STORED(values, where))
+        counts = (*found.kept.values(), *found.excluded.values())
+        curves = (found.thresholds, found.true_positive_rate, found.false_positive_rate, found.precision)
+        if {*map(len, counts)} != {len(found.edges) - 1} or len({*map(len, curves)}) > 1:
+            raise MalformedError(f"{where} has histograms or curves of differing lengths")
+        return found
+
+
+_COUNTS = record(dict.fromkeys(("positives", "negatives"), many(whole())))
+_STORED = record(
+    {
+        "edges": many(real(), least=2),
+        "kept": _COUNTS,
+        "excluded": _COUNTS,
+        "rows": text("validation", "training"),
+        "thresholds": many(real(), least=1),
+        **dict.fromkeys(("true_positive_rate", "false_positive_rate", "precision"), many(real(0.0, 1.0), least=1)),
+        "suspicious": many(
+            record({"label": text("positive", "negative"), "score": real(), "suspicion": real(0.0, 1.0)})
+        ),
+    }
+)
 
 
 def _edges(pos: OrderedScores, neg: OrderedScores) -> npt.NDArray[np.float64]:

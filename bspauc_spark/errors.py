@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -78,5 +79,14 @@ class DeviceError(BSPAUCError):
     """The device asked for is not there."""
 
 
+class MalformedError(BSPAUCError, ValueError):
+    """What a file holds is not what belongs there; who reads the file says which one it is."""
+
+
 class ModelFormatError(BSPAUCError):
     """A saved model that cannot be read: damaged, or written in another format."""
+
+
+def without_credentials(text: str) -> str:
+    """Addresses in ``text`` without user, password and query, which may hold keys: for messages and for MLflow."""
+    return re.sub(r"(://[^\s?'\"]*)\?[^\s'\",)]*", r"\1", re.sub(r"://[^/\s]*@", "://", text))

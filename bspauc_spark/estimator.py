@@ -29,6 +29,7 @@ from bspauc_spark.launch import InProcessWorkers, Scores, Workers, one_thread
 from bspauc_spark.model import BSPAUCModel
 from bspauc_spark.pace import AutomaticPace, ExplicitPace, FractionPace, Pace
 from bspauc_spark.params import check_together, learning_params
+from bspauc_spark.persistence import StageReader
 from bspauc_spark.preflight import Placement
 from bspauc_spark.scorer import LossCurves, Scorer, balanced_threshold
 from bspauc_spark.selection import Selection, solve
@@ -36,13 +37,12 @@ from bspauc_spark.shards import NEGATIVES, POSITIVES
 from bspauc_spark.staging import Columns, StagedData, stage
 from bspauc_spark.summary import TrainingSummary
 from bspauc_spark.workers.device import choose_device
-from bspauc_spark.workers.networks import NetworkSpec, median_width
+from bspauc_spark.workers.networks import MOST_FREQUENCY_BYTES, NetworkSpec, median_width
 from bspauc_spark.workers.rows import Rows
 from bspauc_spark.workers.serve import Task
 from bspauc_spark.workers.storage import folder, shown
 from bspauc_spark.workers.worker import TrainingSettings, Worker
 
-_MOST_FREQUENCY_BYTES = 2 << 30
 # Few rows would be learned by heart, wrong labels included, unless θ decays faster; much faster, and it shrinks to
 # nothing (docs/defaults.md).
 _LEAST_DECAY, _LARGEST_DECAY, _DECAY_ROWS = 0.3, 5.0, 6_000
@@ -137,6 +137,11 @@ class BSPAUCClassifier(
         copied = super().copy(dict(extra or {}))
         copied._parent_run = tracking.active_run() or self._parent_run
         return copied
+
+    @classmethod
+    def read(cls) -> StageReader:  # type: ignore[override]
+        """A reader: ``BSPAUCClassifier.read().load(path)``."""
+        return StageReader(cls)
 
     def _fit(self, dataset: DataFrame) -> BSPAUCModel:
         spark = dataset.sparkSession
@@ -302,7 +307,7 @@ class BSPAUCClassifier(
         if kind != "kernel":
             return NetworkSpec(kind, num_features, tuple(self.getHiddenLayers()) if kind == "mlp" else ())
         count, width = self.getNumRandomFeatures(), self.getKernelWidth()
-        if 4 * count * num_features > _MOST_FREQUENCY_BYTES:
+        if 4 * count * num_features > MOST_FREQUENCY_BYTES:
             raise InvalidParamError(
                 f"numRandomFeatures {count} for {num_features:,} features needs a table of "
                 f"{4e-9 * count * num_features:.1f} GB on every worker. Lower numRandomFeatures, or hash the features."

@@ -22,9 +22,9 @@ from pyspark.ml import Model, PipelineModel
 from pyspark.ml import feature as spark_features
 from pyspark.sql.utils import is_remote
 
-from bspauc_spark.errors import InvalidDataError
+from bspauc_spark.errors import InvalidDataError, MalformedError
 from bspauc_spark.model import BSPAUCModel
-from bspauc_spark.serving import OUTPUTS, Plan, Predictor, Step
+from bspauc_spark.serving import OUTPUTS, Plan, Predictor, Step, check_widths
 
 if TYPE_CHECKING:
     from mlflow.models.model import Model as MLflowModel
@@ -115,7 +115,7 @@ def _save_plain(predictor: Predictor | None, path: str, told: Mapping[str, Any])
 
 
 def plain(model: Model) -> Predictor | None:
-    """``model`` without Spark, or None where one of its stages has no plain form."""
+    """``model`` without Spark, or None where one of its stages, or what they hand on, has no plain form."""
     *before, last = _stages(model)
     if not isinstance(last, BSPAUCModel):
         return None
@@ -132,6 +132,10 @@ def plain(model: Model) -> Predictor | None:
         threshold=last.getThreshold(),
         inputs=_inputs(steps),
     )
+    try:
+        check_widths(plan, last.scorer.spec.num_features)
+    except MalformedError:
+        return None
     return Predictor(last.scorer, plan)
 
 

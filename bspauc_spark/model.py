@@ -23,7 +23,8 @@ from bspauc_spark.arrow import feature_block
 from bspauc_spark.errors import InvalidDataError, InvalidFeaturesError
 from bspauc_spark.params import BSPAUCModelParams
 from bspauc_spark.persistence import ModelReader, ModelWriter
-from bspauc_spark.scorer import Scorer, cached_scorer
+from bspauc_spark.schema import within
+from bspauc_spark.scorer import JSON_NAME, Scorer, cached_scorer, reading
 from bspauc_spark.staging import feature_struct, features_type_problem, quoted, row_size
 from bspauc_spark.summary import TrainingSummary
 
@@ -194,7 +195,11 @@ class BSPAUCModel(Model, BSPAUCModelParams, MLReadable["BSPAUCModel"], MLWritabl
     @classmethod
     def loadLocal(cls, path: str | Path) -> BSPAUCModel:
         """Read what ``saveLocal`` wrote, without Spark; columns and labels have their defaults."""
-        return cls(Scorer.load(path))
+        model = cls(Scorer.load(path))
+        with reading(f"the model at {path}"), within(JSON_NAME):
+            # Asked for now, so that it is refused now.
+            _ = model.summary
+        return model
 
     def write(self) -> ModelWriter:
         """A writer: ``model.write().overwrite().save(path)``."""

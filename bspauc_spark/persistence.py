@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReader, MLWriter
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as sf
 from pyspark.sql.utils import is_remote
 
-from bspauc_spark.errors import ModelFormatError
-from bspauc_spark.scorer import FORMAT_VERSION, Scorer
+from bspauc_spark.errors import MalformedError, ModelFormatError
+from bspauc_spark.schema import brief, parse, plain, record, table, text, within
+from bspauc_spark.scorer import FORMAT_VERSION, JSON_NAME, WEIGHTS_NAME, Scorer, reading
 
 if TYPE_CHECKING:
     from bspauc_spark.model import BSPAUCModel
 
 _CHUNK_BYTES = 4 << 20
 _SCHEMA = "name string, part int, chunk binary"
+# Bytes of all chunks: so many are always read, more where the file is not much smaller. Weights hardly compress.
+_ALWAYS_READ, _MOST_COMPRESSION = 64 << 20, 100
 
 
 class ModelWriter(MLWriter):
@@ -47,27 +56,119 @@ class ModelWriter(MLWriter):
             super()._handleOverwrite(path)
 
 
-class ModelReader(MLReader[Any]):
-    """Reads what ``ModelWriter`` wrote."""
+class StageReader(MLReader[Any]):
+    """Reads a stage that is its Params and no more, such as the estimator.
 
-    def __init__(self, cls: type[BSPAUCModel]) -> None:
+    Spark's own reader imports and calls whatever class the file names.
+    """
+
+    def __init__(self, cls: type[Any]) -> None:
         super().__init__()
         self._cls = cls
 
+    def load(self, path: str) -> Any:
+        """Read the stage at ``path``."""
+        with _reading(path):
+            return self._restore(_session(self), path, _metadata(_session(self), path, self._cls))
+
+    def _restore(self, spark: SparkSession, path: str, metadata: dict[str, Any]) -> Any:
+        return _with_params(self._cls(), metadata)
+
+
+class ModelReader(StageReader):
+    """Reads what ``ModelWriter`` wrote."""
+
     def load(self, path: str) -> BSPAUCModel:
         """Read the model at ``path``."""
-        spark = _session(self)
-        metadata: dict[str, Any] = DefaultParamsReader.loadMetadata(path, spark)
-        wanted = f"{self._cls.__module__}.{self._cls.__name__}"
-        if metadata["class"] != wanted:
-            raise ModelFormatError(f"{path} holds a {metadata['class']}, not a {wanted}: load it with that class.")
-        found: dict[str, bytes] = {}
-        for row in spark.read.schema(_SCHEMA).parquet(f"{path}/data").orderBy("name", "part").toLocalIterator():
-            found[row["name"]] = found.get(row["name"], b"") + bytes(row["chunk"])
-        model = self._cls(Scorer.from_blobs(found))
-        model._resetUid(metadata["uid"])
-        DefaultParamsReader.getAndSetParams(model, metadata)
+        model: BSPAUCModel = super().load(path)
         return model
+
+    def _restore(self, spark: SparkSession, path: str, metadata: dict[str, Any]) -> BSPAUCModel:
+        scorer = Scorer.from_blobs(_blobs(spark, f"{path}/data"), _named(path))
+        model: BSPAUCModel = _with_params(self._cls(scorer), metadata)
+        # Asked for now, so that it is refused now.
+        with within(JSON_NAME):
+            _ = model.summary
+        return model
+
+
+def _named(path: str) -> str:
+    return f"the model at {path}"
+
+
+@contextlib.contextmanager
+def _reading(path: str) -> Iterator[None]:
+    """Turn whatever Spark or we find wrong with a saved stage into an error about it."""
+    try:
+        with reading(_named(path)):
+            yield
+    except (PySparkException, Py4JError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ModelFormatError(f"{_named(path)} cannot be read: {reason}") from error
+
+
+_METADATA = {
+    "class": text(),
+    "uid": text(),
+    "sparkVersion": text(),
+    "paramMap": table(plain),
+    "defaultParamMap": table(plain),
+}
+# A pipeline makes a folder's name of it when it is saved again.
+_UID = re.compile(r"[\w.-]{1,200}", re.ASCII)
+
+
+def _any(value: Any, where: str) -> Any:
+    return value
+
+
+def _metadata(spark: SparkSession, path: str, cls: type[Any]) -> dict[str, Any]:
+    with within("metadata"):
+        row = spark.read.text(f"{path}/metadata").first()
+        described = parse((row[0] or "").encode() if row is not None else b"")
+        # Spark may add names of its own.
+        known = {name: value for name, value in table(_any)(described, "").items() if name in _METADATA}
+        metadata: dict[str, Any] = record(_METADATA)(known, "")
+        if not _UID.fullmatch(metadata["uid"]):
+            raise MalformedError("uid must be letters, digits, '_', '-' and '.'")
+    wanted = f"{cls.__module__}.{cls.__name__}"
+    if metadata["class"] != wanted:
+        found = brief(metadata["class"])[1:-1]
+        raise ModelFormatError(f"{path} holds a {found}, not a {wanted}: load it with that class.")
+    return metadata
+
+
+def _with_params(stage: Any, metadata: dict[str, Any]) -> Any:
+    stage._resetUid(metadata["uid"])
+    with within("metadata"):
+        try:
+            DefaultParamsReader.getAndSetParams(stage, metadata)
+        except (AttributeError, TypeError, ValueError) as error:
+            raise MalformedError(f"a Param that this version does not take: {brief(str(error), 300)[1:-1]}") from error
+    return stage
+
+
+def _blobs(spark: SparkSession, path: str) -> dict[str, bytes]:
+    """The model's files out of their table, counted first: a few bytes of Parquet can stand for any number."""
+    rows = spark.read.schema(_SCHEMA).parquet(path)
+    ours = sf.col("name").isin(JSON_NAME, WEIGHTS_NAME)
+    counted = rows.agg(sf.count("*"), sf.count_if(ours), sf.coalesce(sf.max("_metadata.file_size"), sf.lit(0))).first()
+    assert counted is not None
+    count, known, stored = counted
+    with within("data"):
+        most = max(_ALWAYS_READ, _MOST_COMPRESSION * stored) // _CHUNK_BYTES + 2
+        if known < count or count > most:
+            raise MalformedError(f"{count:,} chunks in {stored:,} bytes are not those of a model")
+        found: dict[str, list[bytes]] = {}
+        whole = rows.where(sf.length("chunk") <= _CHUNK_BYTES).orderBy("name", "part")
+        for name, part, chunk in whole.toLocalIterator():
+            chunks = found.setdefault(name, [])
+            if part != len(chunks):
+                raise MalformedError(f"{name} lacks its chunk {len(chunks)}, or has it twice")
+            chunks.append(bytes(chunk))
+        if sum(map(len, found.values())) < count:
+            raise MalformedError(f"a chunk without bytes, or of more than {_CHUNK_BYTES:,}")
+    return {name: b"".join(chunks) for name, chunks in found.items()}
 
 
 def _session(util: Any) -> SparkSession:

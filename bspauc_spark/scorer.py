@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -18,7 +20,8 @@ import torch
 from bspauc_spark.arrow import DenseBlock, FeatureBlock, SparseBlock
 from bspauc_spark.binned import settled
 from bspauc_spark.calibration import ScoreCalibration
-from bspauc_spark.errors import InvalidFeaturesError, ModelFormatError
+from bspauc_spark.errors import InvalidFeaturesError, MalformedError, ModelFormatError
+from bspauc_spark.schema import brief, flag, parse, plain, real, record, table, text, whole, within
 from bspauc_spark.selection import Selection
 from bspauc_spark.statistics import OrderedScores, negative_losses, positive_losses
 from bspauc_spark.version import __version__
@@ -88,7 +91,14 @@ class Scorer:
 
     def score(self, rows: Batch) -> npt.NDArray[np.float32]:
         """Scores of any number of rows, in blocks of the size that training used."""
-        return score_blocks(self.network, len(rows), partial(_slice, rows))
+        scores = score_blocks(self.network, len(rows), partial(_slice, rows))
+        bad = len(scores) - int(np.isfinite(scores).sum())
+        if bad:
+            raise InvalidFeaturesError(
+                f"the scores of {bad:,} of {len(scores):,} rows are NaN or infinite: their features are far larger "
+                "than those that the model was fitted on. Scale or drop them."
+            )
+        return scores
 
     def score_block(self, block: FeatureBlock) -> npt.NDArray[np.float32]:
         """Scores of the rows of an Arrow batch."""
@@ -109,7 +119,11 @@ class Scorer:
             rows: Batch = batch
             finite = bool(batch.values.isfinite().all())
         else:
-            dense = np.ascontiguousarray(features, dtype=np.float32)
+            try:
+                dense = np.ascontiguousarray(features, dtype=np.float32)
+            except (TypeError, ValueError):
+                # The reason would repeat a value of a row.
+                raise InvalidFeaturesError(f"features have type {features.dtype}; numbers are needed.") from None
             rows, finite = torch.from_numpy(dense), bool(np.isfinite(dense).all())
         if not finite:
             raise InvalidFeaturesError("features hold NaN or infinite values. Impute them before scoring.")
@@ -130,42 +144,36 @@ class Scorer:
         }
         arrays = {f"theta.{name}": np.ascontiguousarray(w) for name, w in self.weights.items()}
         arrays |= {f"curves.{name}": array for name, array in vars(self.curves).items()}
-        return {
-            JSON_NAME: json.dumps(description, indent=1, allow_nan=False).encode(),
-            WEIGHTS_NAME: safetensors.numpy.save(arrays),
-        }
+        weights = safetensors.numpy.save(arrays)
+        described = {**description, "checksum": _checksum(description, weights)}
+        return {JSON_NAME: json.dumps(described, indent=1, allow_nan=False).encode(), WEIGHTS_NAME: weights}
 
     @classmethod
-    def from_blobs(cls, blobs: Mapping[str, bytes]) -> Scorer:
-        """The inverse of ``to_blobs``."""
+    def from_blobs(cls, blobs: Mapping[str, bytes], source: str = "the saved model") -> Scorer:
+        """The inverse of ``to_blobs``; errors call it ``source``."""
         missing = {JSON_NAME, WEIGHTS_NAME} - set(blobs)
         if missing:
-            raise ModelFormatError(f"the saved model lacks {' and '.join(sorted(missing))}; save it again.")
-        try:
-            description = json.loads(blobs[JSON_NAME])
-            found = description["formatVersion"]
-            if found != FORMAT_VERSION:
-                raise ModelFormatError(
-                    f"the saved model has format version {found}, written by bspauc_spark "
-                    f"{description.get('version')}; this is {__version__}, which reads version {FORMAT_VERSION}."
-                )
-            arrays = safetensors.numpy.load(blobs[WEIGHTS_NAME])
-            network = description["network"]
-            scorer = cls(
-                spec=NetworkSpec(**{**network, "hidden_layers": tuple(network["hidden_layers"])}),
-                sparse=description["sparse"],
-                weights={n.removeprefix("theta."): a for n, a in arrays.items() if n.startswith("theta.")},
-                threshold=description["threshold"],
-                negative_label=description["negativeLabel"],
-                calibration=ScoreCalibration.from_dict(description["calibration"]),
-                selection=Selection.from_dict(description["selection"]),
-                curves=LossCurves(*(arrays[f"curves.{name}"] for name in ("scores", "positive", "negative"))),
-                summary=description["summary"],
-            )
-            _ = scorer.network  # Built here, so that θ of another shape is found now and not at the first score.
-            return scorer
-        except (KeyError, TypeError, ValueError, RuntimeError, safetensors.SafetensorError) as error:
-            raise ModelFormatError(f"the saved model cannot be read: {type(error).__name__}: {error}.") from error
+            raise ModelFormatError(f"{source} lacks {' and '.join(sorted(missing))}; save it again.")
+        with reading(source):
+            with within(JSON_NAME):
+                description = parse(blobs[JSON_NAME])
+                _refuse_future(description)
+                stored = _STORED(description, "")
+            with within(WEIGHTS_NAME):
+                arrays = _arrays(blobs[WEIGHTS_NAME], stored["network"])
+            if stored.pop("checksum") != _checksum(description, blobs[WEIGHTS_NAME]):
+                raise MalformedError(f"{JSON_NAME} and {WEIGHTS_NAME} are not what was written: their checksum differs")
+        return cls(
+            spec=stored["network"],
+            sparse=stored["sparse"],
+            weights={n.removeprefix("theta."): a for n, a in arrays.items() if n.startswith("theta.")},
+            threshold=stored["threshold"],
+            negative_label=stored["negativeLabel"],
+            calibration=stored["calibration"],
+            selection=stored["selection"],
+            curves=LossCurves(*(arrays[f"curves.{name}"] for name in ("scores", "positive", "negative"))),
+            summary=stored["summary"],
+        )
 
     def save(self, path: str | Path) -> None:
         """Write the model's two files into the folder ``path``, which is made if need be."""
@@ -177,10 +185,98 @@ class Scorer:
     @classmethod
     def load(cls, path: str | Path) -> Scorer:
         """Read what ``save`` wrote."""
-        try:
-            return cls.from_blobs({name: (Path(path) / name).read_bytes() for name in (JSON_NAME, WEIGHTS_NAME)})
-        except OSError as error:
-            raise ModelFormatError(f"no model at {path}: {error.strerror} ({error.filename}).") from error
+        blobs = {name: read_file(Path(path), name) for name in (JSON_NAME, WEIGHTS_NAME)}
+        return cls.from_blobs(blobs, f"the model at {path}")
+
+
+@contextlib.contextmanager
+def reading(source: str) -> Iterator[None]:
+    """Turn what is malformed into an error about the model ``source``."""
+    try:
+        yield
+    except MalformedError as error:
+        raise ModelFormatError(
+            f"{source} cannot be read: {error}. It is damaged or was changed: take another copy, or save it again."
+        ) from error
+
+
+def read_file(folder: Path, name: str) -> bytes:
+    """A file of a saved model; a device or a pipe in its place would never end."""
+    path = folder / name
+    try:
+        if path.exists() and not path.is_file():
+            raise ModelFormatError(f"no model at {folder}: {name} is not a regular file.")
+        return path.read_bytes()
+    except OSError as error:
+        raise ModelFormatError(f"no model at {folder}: {error.strerror} ({error.filename}).") from error
+
+
+_STORED = record(
+    {
+        "formatVersion": whole(FORMAT_VERSION, FORMAT_VERSION),
+        "version": text(),
+        "network": NetworkSpec.from_dict,
+        "sparse": flag,
+        "threshold": real(),
+        "negativeLabel": real(),
+        "calibration": ScoreCalibration.from_dict,
+        "selection": Selection.from_dict,
+        "summary": table(plain),
+        "checksum": whole(0, 2**32 - 1),
+    }
+)
+
+
+def _refuse_future(description: Any) -> None:
+    found = description.get("formatVersion") if isinstance(description, dict) else None
+    if isinstance(found, int) and found > FORMAT_VERSION:
+        writer = brief(description.get("version")).strip("'")
+        raise ModelFormatError(
+            f"the saved model has format version {brief(found)}, written by bspauc_spark {writer}; this is "
+            f"{__version__}, which reads version {FORMAT_VERSION}. Install bspauc_spark {writer} or later to load it."
+        )
+
+
+def _checksum(description: Mapping[str, Any], weights: bytes) -> int:
+    """Of all that a model is: a flipped bit among the weights would otherwise give other scores and no error."""
+    described = {name: value for name, value in description.items() if name != "checksum"}
+    return zlib.crc32(weights, zlib.crc32(json.dumps(described, sort_keys=True).encode()))
+
+
+def _arrays(data: bytes, spec: NetworkSpec) -> dict[str, npt.NDArray[Any]]:
+    """θ and the curves, with the names, types and shapes that ``spec`` asks for: it may declare any size."""
+    try:
+        arrays: dict[str, npt.NDArray[Any]] = safetensors.numpy.load(data)
+    except (KeyError, ValueError, safetensors.SafetensorError) as error:
+        raise MalformedError(f"not safetensors: {type(error).__name__}: {brief(str(error))}") from error
+    columns, points = arrays.get("theta.first.columns"), arrays.get("curves.scores")
+    wanted: dict[str, tuple[type, tuple[int, ...]]] = {
+        f"theta.{name}": (np.float32, shape)
+        for name, shape in spec.shapes(None if columns is None else columns.size).items()
+    }
+    if columns is not None and spec.kind != "kernel":
+        wanted["theta.first.columns"] = (np.int32, (columns.size,))
+    for name in ("scores", "positive", "negative"):
+        wanted[f"curves.{name}"] = (np.float64, (0 if points is None else points.size,))
+    for name, (dtype, shape) in wanted.items():
+        if name not in arrays:
+            raise MalformedError(f"{name} is missing")
+        if arrays[name].dtype != dtype or arrays[name].shape != shape:
+            found = f"{arrays[name].dtype} {list(arrays[name].shape)}"
+            raise MalformedError(f"{name} is {found}, where {np.dtype(dtype)} {list(shape)} belongs")
+        if not np.isfinite(arrays[name]).all():
+            raise MalformedError(f"{name} holds NaN or infinite values")
+    for name in arrays.keys() - wanted.keys():
+        raise MalformedError(f"{brief(name)} is no part of the network")
+    if columns is not None and not _rises(columns, 0, spec.num_features - 1):
+        raise MalformedError("theta.first.columns are not numbers of features in ascending order")
+    if points is None or points.size < 2 or not _rises(points):
+        raise MalformedError("curves.scores do not rise")
+    return arrays
+
+
+def _rises(values: npt.NDArray[Any], low: float = -np.inf, high: float = np.inf) -> bool:
+    return values.size > 0 and low <= values[0] and values[-1] <= high and bool((values[1:] > values[:-1]).all())
 
 
 @settled

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -24,6 +24,7 @@ from bspauc_spark.alternation import (
 )
 from bspauc_spark.binned import settled
 from bspauc_spark.errors import BSPAUCError, BSPAUCWarning, CollapseError, InvalidPaceError
+from bspauc_spark.schema import flag, real, record, whole
 from bspauc_spark.stationarity import (
     LAMBDA_FLOOR,
     Balance,
@@ -106,9 +107,9 @@ class Selection:
         return {**plain, "objective": self.objective} if objective else plain
 
     @classmethod
-    def from_dict(cls, plain: dict[str, Any]) -> Selection:
-        """The selection that :meth:`to_dict` wrote."""
-        values = dict(plain)
+    def from_dict(cls, plain: Mapping[str, Any], where: str = "selection") -> Selection:
+        """The selection that :meth:`to_dict` wrote; ``MalformedError`` names the place ``where`` something is wrong."""
+        values = _STORED(plain, where)
         known = values.pop("objective", None)
         selection = cls(**values)
         if known is not None:
@@ -119,6 +120,19 @@ class Selection:
         # The scores of a whole data set must not travel with four numbers.
         available = self.scores is not None or "objective" in vars(self)
         return Selection.from_dict, (self.to_dict(objective=available),)
+
+
+_STORED = record(
+    {
+        **dict.fromkeys(("tau_positive", "tau_negative"), real()),
+        **dict.fromkeys(("phi_positive", "phi_negative"), real(0.0, 1.0)),
+        **dict.fromkeys(("positive_fraction", "negative_fraction"), real(0.0, 1.0)),
+        **dict.fromkeys(("lam", "mu"), real(0.0)),
+        "iterations": whole(),
+        "converged": flag,
+    },
+    optional={"lead": real(), "objective": real()},
+)
 
 
 def _threshold(ranking: Ranking, fraction: float) -> tuple[float, float]:

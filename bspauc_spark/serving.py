@@ -16,11 +16,14 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from bspauc_spark.errors import InvalidDataError, InvalidFeaturesError, ModelFormatError
-from bspauc_spark.scorer import Scorer
+from bspauc_spark.errors import InvalidDataError, InvalidFeaturesError, MalformedError
+from bspauc_spark.schema import brief, flag, many, maybe, parse, real, record, table, text, whole, within
+from bspauc_spark.scorer import Scorer, read_file, reading
 
 OUTPUTS = ("score", "probability", "prediction")
 STEPS_NAME = "steps.json"
+# A row is a dense one here.
+_WIDEST = 1 << 24
 
 Table: TypeAlias = dict[str, npt.NDArray[Any]]
 Step: TypeAlias = Mapping[str, Any]
@@ -69,7 +72,7 @@ class Predictor:
         """One column of arrays, or as many columns of numbers as the model has features."""
         width, column = self.scorer.spec.num_features, self.plan.features
         if column in frame.columns and frame[column].dtype == object:
-            rows = [np.asarray(row, dtype=np.float32) for row in frame[column]]
+            rows = [_floats(row, f"column {column!r}") for row in frame[column]]
             if any(row.shape != (width,) for row in rows):
                 raise InvalidFeaturesError(f"column {column!r} holds arrays of other sizes than {width}.")
             return np.stack(rows) if rows else np.zeros((0, width), dtype=np.float32)
@@ -78,7 +81,7 @@ class Predictor:
                 f"the table has {frame.shape[1]} columns; give a column {column!r} of arrays of {width} numbers, or "
                 f"{width} columns of numbers."
             )
-        return np.asarray(frame, dtype=np.float32)
+        return _floats(frame, "the table")
 
     def save(self, path: str | Path) -> None:
         """Write model and steps into the folder ``path``."""
@@ -89,13 +92,9 @@ class Predictor:
     def load(cls, path: str | Path) -> Predictor:
         """Read what ``save`` wrote."""
         scorer = Scorer.load(path)
-        try:
-            plan = Plan(**json.loads((Path(path) / STEPS_NAME).read_text()))
-            unknown = [step["kind"] for step in plan.steps if step["kind"] not in _STEPS]
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            raise ModelFormatError(f"{STEPS_NAME} cannot be read: {type(error).__name__}: {error}.") from error
-        if unknown:
-            raise ModelFormatError(f"{STEPS_NAME} has a step of kind {unknown[0]!r}, which this version does not know.")
+        with reading(f"the model at {path}"), within(STEPS_NAME):
+            plan = Plan(**_PLAN(parse(read_file(Path(path), STEPS_NAME)), ""))
+            check_widths(plan, scorer.spec.num_features)
         return cls(scorer, plan)
 
 
@@ -109,8 +108,16 @@ def _column(values: pd.Series[Any], kind: str) -> npt.NDArray[Any]:
         return np.asarray(values, dtype=object)
     try:
         return np.asarray(values.to_numpy(dtype=np.float64, na_value=np.nan))
-    except (TypeError, ValueError) as error:
-        raise InvalidDataError(f"column {values.name!r} must hold numbers: {error}.") from error
+    except (TypeError, ValueError):
+        # The reason would repeat a value of a row.
+        raise InvalidDataError(f"column {values.name!r} must hold numbers.") from None
+
+
+def _floats(values: Any, where: str) -> npt.NDArray[np.float32]:
+    try:
+        return np.asarray(values, dtype=np.float32)
+    except (TypeError, ValueError):
+        raise InvalidFeaturesError(f"{where} must hold numbers.") from None
 
 
 def _matrix(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -181,3 +188,67 @@ _STEPS: dict[str, Callable[[Table, Step], Table]] = {
     "impute": _impute,
     "scale": _scale,
 }
+
+
+_INVALID = text("error", "skip", "keep")
+_ONE = {"kind": text(), "input": text(), "output": text()}
+_STORED_STEPS = {
+    "index": record({**_ONE, "labels": many(text()), "invalid": _INVALID}),
+    "one_hot": record({**_ONE, "size": whole(0, _WIDEST), "drop_last": flag, "invalid": _INVALID}),
+    "assemble": record({"kind": text(), "inputs": many(text(), least=1), "output": text(), "invalid": _INVALID}),
+    "impute": record({**_ONE, "value": real(), "missing": maybe(real())}),
+    "scale": record({**_ONE, **dict.fromkeys(("shift", "factor", "offset"), many(real()))}),
+}
+
+
+def _stored_step(value: Any, where: str) -> Step:
+    kind = value.get("kind") if isinstance(value, dict) else None
+    if not isinstance(kind, str) or kind not in _STORED_STEPS:
+        raise MalformedError(f"{where} is a step of kind {brief(kind)}, which this version does not know")
+    step: Step = _STORED_STEPS[kind](value, where)
+    return step
+
+
+_PLAN = record(
+    {
+        "steps": many(_stored_step),
+        "features": text(),
+        "positive_label": real(),
+        "threshold": real(),
+        "inputs": table(text("number", "text", "code")),
+    }
+)
+
+
+def check_widths(plan: Plan, num_features: int) -> None:
+    """Refuse steps that cannot be taken one after the other, or that end in other than ``num_features`` numbers."""
+    if not plan.steps:
+        return
+    # Of text there is none.
+    widths = {name: 1 if kind == "number" else None for name, kind in plan.inputs.items()}
+    for place, step in enumerate(plan.steps):
+        names = step["inputs"] if step["kind"] == "assemble" else [step["input"]]
+        if any(name not in widths for name in names):
+            raise MalformedError(f"steps[{place}] reads a column that is neither given nor made before")
+        width = _width(step, [widths[name] for name in names])
+        if width is None or width > _WIDEST:
+            raise MalformedError(f"steps[{place}] reads columns of another kind or size than it can use")
+        widths[step["output"]] = width
+    if widths.get(plan.features) != num_features:
+        raise MalformedError(f"the steps do not give {num_features:,} features")
+
+
+def _width(step: Step, given: Sequence[int | None]) -> int | None:
+    """How many numbers a row has in the column that ``step`` makes of these; None: it cannot."""
+    if step["kind"] == "index":
+        return 1 if given[0] in (None, 1) else None
+    known = [width for width in given if width is not None]
+    if len(known) < len(given):
+        return None
+    if step["kind"] == "one_hot":
+        width: int = step["size"] + (step["invalid"] == "keep") - step["drop_last"]
+        return width if known == [1] and width >= 0 else None
+    if step["kind"] == "scale":
+        sizes = {len(step[name]) for name in ("shift", "factor", "offset")}
+        return known[0] if sizes == {known[0]} else None
+    return sum(known)

@@ -322,11 +322,10 @@ def _raise_if_invalid(found: _Found, columns: Columns, num_features: int) -> Non
 
 
 def _raise_if_a_class_is_missing(found: _Found, columns: Columns) -> None:
-    labels = ", ".join(f"{label:g}" for label in sorted(found.labels)[:5])
     if columns.positive_label_is_default and len(found.labels) > 2:
         raise InvalidLabelError(
-            f"column {columns.label!r} has more than two labels ({labels}, …) and positiveLabel is not set. "
-            "Set positiveLabel: that label is then learned against all the others."
+            f"column {columns.label!r} has more than two labels (at least {len(found.labels)}) and positiveLabel is "
+            "not set. Set positiveLabel: that label is then learned against all the others."
         )
     parts = {"training": (POSITIVES, NEGATIVES)}
     if columns.validation:
@@ -336,6 +335,6 @@ def _raise_if_a_class_is_missing(found: _Found, columns: Columns) -> None:
             if not found.files.get(kind):
                 raise InvalidLabelError(
                     f"column {columns.label!r} has no {part} row with a label {meaning} positiveLabel "
-                    f"{columns.positive_label:g} among {found.rows:,} rows (labels: {labels}). "
-                    "AUC needs both classes."
+                    f"{columns.positive_label:g} among {found.rows:,} rows, which have {len(found.labels)} different "
+                    "labels. AUC needs both classes: see that positiveLabel is one of the labels."
                 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,8 @@ import pandas as pd
 
 from bspauc_spark.algorithm import Round
 from bspauc_spark.diagnostics import Diagnostics
+from bspauc_spark.errors import MalformedError
+from bspauc_spark.schema import many, maybe, plain, real, record, table, text, whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -60,12 +62,31 @@ class TrainingSummary:
         }
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> TrainingSummary:
-        """The inverse of ``to_dict``."""
-        rounds: Sequence[Mapping[str, Any]] = values["rounds"]
-        known: list[dict[str, Any]] = [
-            {name: float("nan") if value is None else value for name, value in row.items()} for row in rounds
-        ]
-        diagnostics = Diagnostics.from_dict(values["diagnostics"]) if values.get("diagnostics") else None
-        about = values.get("about", {})
-        return cls(tuple(Round(**row) for row in known), values["best_round"], values["counts"], diagnostics, about)
+    def from_dict(cls, values: Mapping[str, Any], where: str = "summary") -> TrainingSummary:
+        """The inverse of ``to_dict``; ``MalformedError`` names the place ``where`` something is wrong."""
+        summary = cls(**_STORED(values, where))
+        if summary.best_round > len(summary.rounds):
+            raise MalformedError(f"{where}.best_round is {summary.best_round} of {len(summary.rounds)} rounds")
+        return summary
+
+
+def _about(value: Any, where: str) -> dict[str, Any]:
+    # Models of the first version have none.
+    described: dict[str, Any] = _ABOUT(value, where) if value else {}
+    return described
+
+
+_ABOUT = record(
+    {
+        "started": text(),
+        "seconds": real(0.0),
+        "workers": whole(),
+        "params": table(plain),
+        "data": table(plain),
+        "versions": table(text()),
+    }
+)
+_STORED = record(
+    {"rounds": many(Round.from_dict), "best_round": whole(), "counts": table(whole())},
+    optional={"diagnostics": maybe(Diagnostics.from_dict), "about": _about},
+)

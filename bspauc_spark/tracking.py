@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import json
-import re
 import shutil
 import sys
 import tempfile
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from bspauc_spark.algorithm import Round
-from bspauc_spark.errors import BSPAUCWarning
+from bspauc_spark.errors import BSPAUCWarning, without_credentials
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -178,7 +177,7 @@ class Tracker:
             self._warned = True
             said = f"MLflow at {self._mlflow.get_tracking_uri()} did not take this fit ({reason})"
             warnings.warn(
-                f"{_without_credentials(said)}. The fit goes on; its figures are kept in {self._folder}.",
+                f"{without_credentials(said)}. The fit goes on; its figures are kept in {self._folder}.",
                 BSPAUCWarning,
                 stacklevel=2,
             )
@@ -244,8 +243,3 @@ def _metrics(row: Round, at: int) -> list[Metric]:
 
 def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [""])[0][:200].rstrip(" .")
-
-
-def _without_credentials(text: str) -> str:
-    """Addresses in it without user and password."""
-    return re.sub(r"://[^/\s]*@", "://", text)

@@ -1,23 +1,26 @@
 """Messages between the driver and rank 0 as small files in a folder that both see.
 
-A message is plain values and arrays: JSON and npy, never a pickle. Its file says how long it is and what its checksum
-is, so that a reader who comes too early, or meets what another process left behind, reads nothing.
+A message is plain values and arrays: JSON and raw numbers, never a pickle. Its file says how long it is and what its
+checksum is, so that a reader who comes too early, or meets what another process left behind, reads nothing.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import math
 import struct
 import time
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import IO, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from bspauc_spark.errors import MalformedError
+from bspauc_spark.schema import brief, many, parse, plain, record, table, text, whole
 from bspauc_spark.workers.storage import Folder
 
 Arrays: TypeAlias = Mapping[str, npt.NDArray[Any]]
@@ -44,11 +47,14 @@ class Message:
     def to_bytes(self, sequence: int = 0) -> bytes:
         """The message with its number, length and checksum in front."""
         out = io.BytesIO()
-        plain = {"word": self.word, "values": dict(self.values), "arrays": list(self.arrays)}
-        head = json.dumps(plain).encode()
+        arrays = {name: np.asarray(array) for name, array in self.arrays.items()}
+        described = [{"name": name, "dtype": str(a.dtype), "shape": a.shape} for name, a in arrays.items()]
+        head = json.dumps({"word": self.word, "values": dict(self.values), "arrays": described}).encode()
         out.write(_LENGTH.pack(len(head)) + head)
-        for array in self.arrays.values():
-            np.lib.format.write_array(out, np.asarray(array), allow_pickle=False)
+        for array in arrays.values():
+            if str(array.dtype) not in _DTYPES:
+                raise TypeError(f"a message holds numbers, not {array.dtype}")
+            out.write(_bytes_of(np.ascontiguousarray(array)))
         body = out.getvalue()
         return _HEAD.pack(_MAGIC, sequence, len(body), zlib.crc32(body)) + body
 
@@ -58,8 +64,11 @@ class Message:
         return cls.from_file(io.BytesIO(data), sequence)
 
     @classmethod
-    def from_file(cls, file: IO[bytes], sequence: int = 0) -> Message | None:
-        """As ``from_bytes``, without ever holding the whole file beside its arrays: scores may fill gigabytes."""
+    def from_file(cls, file: io.BufferedIOBase, sequence: int = 0) -> Message | None:
+        """As ``from_bytes``, without ever holding the whole file beside its arrays: scores may fill gigabytes.
+
+        Whole by its checksum but not of this form, it is a ``MalformedError``.
+        """
         found = file.read(_HEAD.size)
         if len(found) < _HEAD.size:
             return None
@@ -67,12 +76,52 @@ class Message:
         if magic != _MAGIC or number != sequence or _length_and_checksum(file) != (length, checksum):
             return None
         file.seek(_HEAD.size)
-        head = json.loads(file.read(_LENGTH.unpack(file.read(_LENGTH.size))[0]))
-        arrays = {name: np.lib.format.read_array(file, allow_pickle=False) for name in head["arrays"]}
+        left = length - _LENGTH.size
+        size = _LENGTH.unpack(file.read(_LENGTH.size))[0] if left >= 0 else 0
+        if not 0 < size <= left:
+            raise MalformedError(f"a description of {size:,} bytes in a message of {length:,}")
+        head = _DESCRIPTION(parse(file.read(size)), "")
+        left -= size
+        arrays: dict[str, npt.NDArray[Any]] = {}
+        for place, described in enumerate(head["arrays"]):
+            array = _read_array(file, described, f"arrays[{place}]", left)
+            left -= array.nbytes
+            arrays[described["name"]] = array
+        if left or len(arrays) < len(head["arrays"]):
+            raise MalformedError(f"{left:,} bytes too many, or an array twice")
         return cls(head["word"], head["values"], arrays)
 
 
-def _length_and_checksum(file: IO[bytes]) -> tuple[int, int]:
+_DTYPES = ("float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+_DESCRIPTION = record(
+    {
+        "word": text(),
+        "values": table(plain),
+        "arrays": many(record({"name": text(), "dtype": text(*_DTYPES), "shape": many(whole(), most=8)})),
+    }
+)
+
+
+def _read_array(file: io.BufferedIOBase, described: Mapping[str, Any], where: str, left: int) -> npt.NDArray[Any]:
+    """The next array, if the ``left`` bytes of the message can hold it: nothing of a declared size is made before."""
+    dtype, shape = np.dtype(described["dtype"]), described["shape"]
+    if math.prod(shape) * dtype.itemsize > left:
+        raise MalformedError(f"{where} has the shape {brief(shape)}, and {left:,} bytes are left for it")
+    try:
+        array: npt.NDArray[Any] = np.empty(shape, dtype)
+    except ValueError as error:
+        # Without any element it can still have more of the others than numpy counts.
+        raise MalformedError(f"{where} has the shape {brief(shape)}") from error
+    file.readinto(_bytes_of(array))
+    return array
+
+
+def _bytes_of(array: npt.NDArray[Any]) -> memoryview:
+    """The memory of a contiguous array."""
+    return array.reshape(-1).view(np.uint8).data
+
+
+def _length_and_checksum(file: io.BufferedIOBase) -> tuple[int, int]:
     length, checksum = 0, 0
     while data := file.read(_CHUNK):
         length, checksum = length + len(data), zlib.crc32(data, checksum)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from bspauc_spark.arrays import squared_distances
+from bspauc_spark.errors import MalformedError
+from bspauc_spark.schema import many, real, record, text, whole
 from bspauc_spark.workers import pulse
 from bspauc_spark.workers.rows import Batch, DenseRows, Rows, SparseBatch, pad, to_device
 
@@ -25,6 +28,10 @@ BLOCK_ROWS = 1024
 _STRETCH = 16 * BLOCK_ROWS
 _MOST_BLOCK_BYTES = 1 << 30
 _SAFE_COLUMNS = 16
+MOST_FREQUENCY_BYTES = 2 << 30
+"""The largest table of a kernel's frequencies."""
+# Features that may have a place each in a table, even if few have weights: a file may declare any number of them.
+_MOST_PLACES, _MOST_PLACES_PER_COLUMN = 1 << 24, 64
 
 
 @dataclass(frozen=True)
@@ -43,6 +50,45 @@ class NetworkSpec:
         if self.kind == "kernel":
             return KernelNetwork(self)
         return LayeredNetwork(self, generator, columns)
+
+    def shapes(self, columns: int | None = None) -> dict[str, tuple[int, ...]]:
+        """The shape of each part of θ, without building the network; ``columns``: how many features it sees."""
+        if self.kind == "kernel":
+            return {"alpha": (2 * self.random_features, 1)}
+        widths = self.widths
+        shapes: dict[str, tuple[int, ...]] = {
+            "first.weight": (self.num_features if columns is None else columns, widths[0]),
+            "first.bias": (widths[0],),
+        }
+        for number, (given, made) in enumerate(pairwise(widths)):
+            shapes |= {f"rest.{number}.weight": (made, given), f"rest.{number}.bias": (made,)}
+        return shapes
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Outputs of each fully connected layer."""
+        return (*self.hidden_layers, 1) if self.kind == "mlp" else (1,)
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any], where: str = "network") -> NetworkSpec:
+        """From plain values that a file holds; ``MalformedError`` names the place ``where`` something is wrong."""
+        spec = cls(**_STORED(stored, where))
+        if spec.kind == "kernel" and not 0 < spec.random_features * spec.num_features * 4 <= MOST_FREQUENCY_BYTES:
+            raise MalformedError(f"{where}.random_features is 0, or too large for {spec.num_features:,} features")
+        return spec
+
+
+_LAYER = whole(1, 2**31 - 1)
+_STORED = record(
+    {
+        "kind": text("mlp", "linear", "kernel"),
+        "num_features": _LAYER,
+        "hidden_layers": many(_LAYER),
+        "random_features": whole(0, 2**31 - 1),
+        "kernel_width": real(above=0.0),
+        "kernel_seed": whole(0, 2**32 - 1),
+    }
+)
 
 
 def _affine(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -102,6 +148,10 @@ class FirstLayer(nn.Module):
         """The same rows, their features numbered as the rows of ``W`` are."""
         if self.columns is None:
             return rows
+        if self.num_features > max(_MOST_PLACES, _MOST_PLACES_PER_COLUMN * len(self.columns)):
+            found = torch.searchsorted(self.columns, rows.indices, out_int32=True).clamp_max_(len(self.columns) - 1)
+            known = self.columns.index_select(0, found) == rows.indices
+            return SparseBatch(found, rows.values * known, rows.offsets)
         if self._places is None or self._places.device != self.columns.device:
             # Four bytes a feature; a search in the columns takes ten times as long.
             table = torch.full((self.num_features,), -1, dtype=torch.int32, device=self.columns.device)
@@ -144,7 +194,7 @@ class LayeredNetwork(ScoringNetwork):
         self, spec: NetworkSpec, generator: torch.Generator | None = None, columns: Tensor | None = None
     ) -> None:
         super().__init__(spec)
-        widths = (*spec.hidden_layers, 1) if spec.kind == "mlp" else (1,)
+        widths = spec.widths
         self.first = FirstLayer(spec.num_features, widths[0], columns)
         # Not initialised by their constructor, which would draw from the process's generator.
         linear = functools.partial(nn.utils.skip_init, nn.Linear)

@@ -7,15 +7,16 @@ reads one checks what it holds.
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import shutil
 import tempfile
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import cast
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 import pyarrow as pa
@@ -24,9 +25,8 @@ import pyarrow.fs as pafs
 from bspauc_spark.errors import InvalidParamError
 
 _SCHEMES = ("abfs", "abfss", "gs", "gcs", "hdfs", "s3", "viewfs")
+# What is larger is not read into memory, but piece by piece.
 _CHUNK = 4 << 20
-# Messages up to this size are read in memory.
-_SMALL = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Folder(ABC):
         """Write a file, for its owner alone, that appears whole where the storage can do that."""
 
     @abstractmethod
-    def open(self, name: str) -> IO[bytes]:
+    def open(self, name: str) -> io.BufferedIOBase:
         """A file to read and to seek in."""
 
     @abstractmethod
@@ -154,7 +154,7 @@ class DiskFolder(Folder):
             partial.unlink(missing_ok=True)
             raise
 
-    def open(self, name: str) -> IO[bytes]:
+    def open(self, name: str) -> io.BufferedIOBase:
         return (self.path / name).open("rb")
 
     def names(self) -> list[str]:
@@ -196,13 +196,18 @@ class StoreFolder(Folder):
         with self._store.open_output_stream(f"{self._path}/{name}") as sink:
             sink.write(data)
 
-    def open(self, name: str) -> IO[bytes]:
-        with contextlib.ExitStack() as on_failure:
-            copy = on_failure.enter_context(tempfile.SpooledTemporaryFile(max_size=_SMALL))
-            self._copy(name, copy.write)
-            copy.seek(0)
-            on_failure.pop_all()
-            return copy
+    def open(self, name: str) -> io.BufferedIOBase:
+        with self._store.open_input_stream(f"{self._path}/{name}") as source:
+            start = source.read(_CHUNK)
+            if len(start) < _CHUNK:
+                return io.BytesIO(start)
+            with contextlib.ExitStack() as on_failure:
+                copy = on_failure.enter_context(tempfile.TemporaryFile())
+                copy.write(start)
+                shutil.copyfileobj(source, copy, _CHUNK)
+                copy.seek(0)
+                on_failure.pop_all()
+                return cast(io.BufferedIOBase, copy)
 
     def names(self) -> list[str]:
         found = self._store.get_file_info(pafs.FileSelector(self._path, allow_not_found=True))
@@ -230,14 +235,12 @@ class StoreFolder(Folder):
     def nearby(self, names: Sequence[str]) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="bspauc-") as directory:
             for name in names:
-                with (Path(directory) / name).open("wb") as file:
-                    self._copy(name, file.write)
+                with (
+                    self._store.open_input_stream(f"{self._path}/{name}") as source,
+                    (Path(directory) / name).open("wb") as copy,
+                ):
+                    shutil.copyfileobj(source, copy, _CHUNK)
             yield Path(directory)
-
-    def _copy(self, name: str, write: Callable[[bytes], Any]) -> None:
-        with self._store.open_input_stream(f"{self._path}/{name}") as source:
-            while data := source.read(_CHUNK):
-                write(data)
 
 
 def _connect(location: str) -> tuple[pafs.FileSystem, str]:

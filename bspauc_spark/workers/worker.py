@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from bspauc_spark.binned import Bins, Contents, Histogram, ordered
-from bspauc_spark.errors import DivergedError
+from bspauc_spark.errors import DivergedError, MalformedError
 from bspauc_spark.selection import Selection
 from bspauc_spark.shards import NEGATIVES, POSITIVES
 from bspauc_spark.statistics import OrderedScores, pair_sum
@@ -24,6 +24,7 @@ from bspauc_spark.workers.group import Alone, Group
 from bspauc_spark.workers.networks import LayeredNetwork, NetworkSpec, ScoringNetwork, score_rows
 from bspauc_spark.workers.pairs import PAIRINGS
 from bspauc_spark.workers.rows import Batch, Rows, SparseBatch, concat, to_device
+from bspauc_spark.workers.state import check_state
 from bspauc_spark.workers.table import LazyTable, average_decay
 
 FloatArray: TypeAlias = npt.NDArray[np.float32]
@@ -218,17 +219,22 @@ class Worker:
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """All that the next block depends on, beside the rows, as arrays by name; the same on every rank."""
+        arrays = {name: tensor.detach().cpu().numpy().copy() for name, tensor in self._tensors().items()}
+        return {**arrays, "generator": self._generator.get_state().numpy(), "steps_done": np.array(self._steps_done)}
+
+    def _tensors(self) -> dict[str, Tensor]:
         tensors = {f"network.{name}": tensor for name, tensor in self.network.state_dict().items()}
         tensors |= {f"average.{name}": tensor for name, tensor in self.average.state_dict().items()}
         for number, values in self._optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer.{number}.{name}": tensor for name, tensor in values.items()}
         if self._table is not None:
             tensors |= {f"table.{name}": tensor for name, tensor in self._table.moments.items()}
-        arrays = {name: tensor.detach().cpu().numpy().copy() for name, tensor in tensors.items()}
-        return {**arrays, "generator": self._generator.get_state().numpy(), "steps_done": np.array(self._steps_done)}
+        return tensors
 
     def load_state(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Return to a state that ``state`` gave."""
+        """Return to a state that ``state`` gave; ``MalformedError`` if it cannot have been this worker's."""
+        parameters = self._whole_parameters() if self.settings.optimizer != "sgd" else []
+        check_state(state, self._tensors(), parameters, self._generator)
         tensors: dict[str, dict[str, Tensor]] = {"network": {}, "average": {}, "optimizer": {}, "table": {}}
         for name, array in state.items():
             kind, _, rest = name.partition(".")
@@ -244,7 +250,10 @@ class Worker:
             number, _, rest = name.partition(".")
             moments.setdefault(int(number), {})[rest] = tensor
         self._optimizer.load_state_dict({**self._optimizer.state_dict(), "state": moments})
-        self._generator.set_state(torch.from_numpy(state["generator"].copy()))
+        try:
+            self._generator.set_state(torch.from_numpy(state["generator"].copy()))
+        except RuntimeError as error:
+            raise MalformedError("state.generator is no state of a random generator") from error
         self._steps_done = int(state["steps_done"])
         self._scores = None
 

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from bspauc_spark.calibration import fit_calibration
-from bspauc_spark.errors import InvalidDataError, InvalidFeaturesError, ModelFormatError
+from bspauc_spark.errors import InvalidDataError, InvalidFeaturesError
 from bspauc_spark.scorer import LossCurves, Scorer
 from bspauc_spark.selection import Selection
 from bspauc_spark.serving import Plan, Predictor
@@ -97,26 +97,10 @@ def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("{", "cannot be read"),
-        ('{"steps": [{"kind": "python"}]}', "kind 'python'"),
-        ('{"unknown": 1}', "cannot be read"),
-        ('{"steps": [{}]}', "cannot be read"),
-    ],
-)
-def test_a_damaged_list_of_steps_is_refused(tmp_path: Path, text: str, reason: str) -> None:
-    _predictor(PLAN).save(tmp_path)
-    (tmp_path / "steps.json").write_text(text)
-    with pytest.raises(ModelFormatError, match=reason):
-        Predictor.load(tmp_path)
-
-
-@pytest.mark.parametrize(
     ("frame", "reason"),
     [
         ({"city": ["Rome"]}, "column 'amount' is missing; the model reads amount, city"),
-        ({"city": ["Rome"], "amount": ["much"]}, "column 'amount' must hold numbers"),
+        ({"city": ["Rome"], "amount": ["much"]}, r"^column 'amount' must hold numbers\.$"),
     ],
 )
 def test_tables_that_do_not_fit_a_pipeline_are_refused(frame: dict[str, list[object]], reason: str) -> None:
@@ -146,6 +130,8 @@ def test_codes_are_found_as_text_as_whole_numbers_and_as_pandas_makes_them_with_
     [
         ({"features": [[1.0, 2.0]]}, "arrays of other sizes than 4"),
         ({"a": [1.0], "b": [1.0]}, "the table has 2 columns; give a column 'features' of arrays of 4 numbers"),
+        ({"features": [["much", 1, 2, 3]]}, r"^column 'features' must hold numbers\.$"),
+        ({name: ["much"] for name in "abcd"}, r"^the table must hold numbers\.$"),
     ],
 )
 def test_features_of_another_width_are_refused(frame: dict[str, list[object]], reason: str) -> None:

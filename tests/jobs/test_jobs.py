@@ -163,7 +163,7 @@ REFUSED_BY_SUBMIT = [
     (["--label", "status", "--input", "claimz.csv"], ["claimz.csv cannot be read as csv"]),
 ]
 REFUSED = [
-    (["--label", "status"], ["holds text (fine, fraud)", "--positive"]),
+    (["--label", "status"], ["holds text, 2 different values", "--positive"]),
     (["--label", "status", "--positive", "theft"], ["--positive theft: no row"]),
     (["--label", "status", "--positive", "fraud"], ["column claim has about", "--exclude"]),
     (["--label", "status", "--positive", "fraud", "--exclude", "claims"], ["--exclude claims", "did you mean claim"]),

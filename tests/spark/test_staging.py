@@ -232,14 +232,14 @@ def with_labels(*labels: float | None) -> list[tuple[Any, float | None, bool]]:
 BAD_VECTORS: dict[str, tuple[list[Any], dict[str, Any], type[BSPAUCError], str]] = {
     "null label": (with_labels(0, 1, None, None), {}, InvalidLabelError, "'label' has 2 null or NaN values in 4 rows"),
     "NaN label": (with_labels(0, 1, np.nan), {}, InvalidLabelError, "'label' has 1 null or NaN values in 3 rows"),
-    "three labels": (with_labels(0, 1, 2), {}, InvalidLabelError, r"'label' has more than two labels \(0, 1, 2"),
+    "three labels": (with_labels(0, 1, 2), {}, InvalidLabelError, r"'label' has more than two labels \(at least 3\)"),
     "no positives": (with_labels(0, 0, 0), {}, InvalidLabelError, "'label' has no training row with a label equal to"),
     "no negatives": (with_labels(1, 1), {}, InvalidLabelError, "no training row with a label different from .* 2 rows"),
     "positiveLabel absent": (
         with_labels(0, 1, 2),
         {"positive_label": 7.0, "positive_label_is_default": False},
         InvalidLabelError,
-        r"equal to positiveLabel 7 among 3 rows \(labels: 0, 1, 2\)",
+        r"equal to positiveLabel 7 among 3 rows, which have 3 different labels",
     ),
     "null features": (with_features(None, None), {}, InvalidFeaturesError, "'features' is null in 2 of 6 rows"),
     "only null features": ([(None, 1.0, False)] * 2, {}, InvalidFeaturesError, "'features' is null in every row"),

@@ -1,0 +1,45 @@
+"""Whether the arrays that a checkpoint holds are a state that this worker could have had."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from bspauc_spark.errors import MalformedError
+
+# What Adam keeps of each parameter, once it has made a step.
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+_MOST_STEPS = 2**40
+
+
+def check_state(
+    state: Mapping[str, npt.NDArray[Any]],
+    tensors: Mapping[str, Tensor],
+    parameters: Sequence[Tensor],
+    generator: torch.Generator,
+) -> None:
+    """Refuse names, types, shapes or numbers that do not belong to these ``tensors`` and optimizer ``parameters``."""
+    scalar = torch.zeros(())
+    wanted = {name: tensor for name, tensor in tensors.items() if not name.startswith("optimizer.")}
+    if any(name.startswith("optimizer.") for name in state):
+        for number, parameter in enumerate(parameters):
+            wanted |= {f"optimizer.{number}.{name}": parameter for name in _MOMENTS}
+            wanted[f"optimizer.{number}.step"] = scalar
+    wanted |= {"generator": generator.get_state(), "steps_done": torch.tensor(0)}
+    if state.keys() != wanted.keys():
+        raise MalformedError(f"the state has other parts than this fit's: {len(state):,}, not {len(wanted):,}")
+    for name, tensor in wanted.items():
+        array = state[name]
+        if array.shape != tuple(tensor.shape) or torch.from_numpy(np.empty(0, array.dtype)).dtype != tensor.dtype:
+            raise MalformedError(f"state.{name} is {array.dtype} {list(array.shape)}, not as this fit has it")
+        if not np.isfinite(array).all():
+            raise MalformedError(f"state.{name} holds NaN or infinite values")
+        if name.endswith(".columns") and not np.array_equal(array, tensor.cpu().numpy()):
+            raise MalformedError(f"state.{name} are other features than those of these rows")
+        if name.endswith((".step", ".times", "steps_done")) and not (array >= 0).all() & (array < _MOST_STEPS).all():
+            raise MalformedError(f"state.{name} counts no steps")

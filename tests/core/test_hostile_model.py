@@ -1,0 +1,487 @@
+"""A saved model that was tampered with: nothing of it is run, and it is refused or scores finitely."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import random
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.numpy
+import torch
+from scipy import sparse
+
+from bspauc_spark.algorithm import Round
+from bspauc_spark.calibration import fit_calibration
+from bspauc_spark.diagnostics import Diagnostics
+from bspauc_spark.errors import BSPAUCError, ModelFormatError
+from bspauc_spark.launch import Scores
+from bspauc_spark.model import BSPAUCModel
+from bspauc_spark.scorer import LossCurves, Scorer
+from bspauc_spark.selection import solve
+from bspauc_spark.serving import Plan, Predictor
+from bspauc_spark.statistics import ClassScores
+from bspauc_spark.summary import TrainingSummary
+from bspauc_spark.workers.networks import FirstLayer, NetworkSpec
+from bspauc_spark.workers.rows import SparseBatch
+from tests.tampering import DEEP, MISSING, model, spoiled_array, spoiled_bytes, spoiled_plain, with_value
+
+FEATURES = 20
+COLUMNS = (1, 4, 7, 19)
+SPECS = {
+    "mlp": NetworkSpec("mlp", FEATURES, (8, 4)),
+    "sparse": NetworkSpec("linear", FEATURES),
+    "kernel": NetworkSpec("kernel", FEATURES, (), 6, 1.5, 3),
+}
+
+
+def summary(pos: ClassScores, neg: ClassScores) -> TrainingSummary:
+    zeros = dict.fromkeys(Round.__dataclass_fields__, 0.5)
+    rounds = tuple(Round(**{**zeros, "round": t, "updates": 2, "validation_auc": float("nan")}) for t in (1, 2))
+    about = {
+        "started": "2026-01-01 10:00+00:00",
+        "seconds": 1.5,
+        "workers": 0,
+        "params": {"network": "mlp", "hiddenLayers": [8, 4]},
+        "data": {"features": FEATURES},
+        "versions": {"torch": "2"},
+    }
+    found = Diagnostics.of(Scores(pos, neg), solve(pos, neg, 0.6, 0.6), fit_calibration(pos, neg))
+    return TrainingSummary(rounds, 2, {"positives": 40, "negatives": 90}, found, about)
+
+
+def scorer(kind: str) -> Scorer:
+    rng = np.random.default_rng(0)
+    pos, neg = (ClassScores.from_array(rng.normal(middle, 1, n)) for middle, n in ((1.5, 40), (0.0, 90)))
+    selection = solve(pos, neg, 0.6, 0.6)
+    columns = torch.tensor(COLUMNS, dtype=torch.int32) if kind == "sparse" else None
+    network = SPECS[kind].build(torch.Generator().manual_seed(0), columns)
+    curves = LossCurves.of(pos, neg, selection)
+    return Scorer(
+        spec=SPECS[kind],
+        sparse=kind == "sparse",
+        weights={name: tensor.numpy().copy() for name, tensor in network.state_dict().items()},
+        threshold=0.25,
+        negative_label=0.0,
+        calibration=fit_calibration(pos, neg),
+        selection=selection,
+        curves=LossCurves(curves.scores[::64], curves.positive[::64], curves.negative[::64]),
+        summary=summary(pos, neg).to_dict(),
+    )
+
+
+BLOBS = {kind: scorer(kind).to_blobs() for kind in SPECS}
+DESCRIPTIONS = {kind: json.loads(blobs["model.json"]) for kind, blobs in BLOBS.items()}
+ARRAYS = {kind: safetensors.numpy.load(blobs["model.safetensors"]) for kind, blobs in BLOBS.items()}
+# Tries of each fuzz test.
+COUNT = 60
+ROWS = np.random.default_rng(1).normal(size=(5, FEATURES)).astype(np.float32)
+
+
+def write(folder: Path, blobs: dict[str, bytes]) -> Path:
+    folder.mkdir(exist_ok=True)
+    for name, blob in blobs.items():
+        (folder / name).write_bytes(blob)
+    return folder
+
+
+def use(loaded: BSPAUCModel) -> None:
+    """All that a model is asked for, which must not fail in any way that is not ours."""
+    scores = loaded.score_numpy(ROWS)
+    assert np.isfinite(scores).all()
+    assert np.isfinite(loaded.score_numpy(sparse.csr_matrix(ROWS))).all()
+    label = np.arange(len(scores)) % 2 == 0
+    found = loaded.scorer
+    assert np.isfinite(found.calibration.probability(scores)).all()
+    assert np.isfinite(found.calibration.suspicion(scores, label)).all()
+    found.curves.losses(scores, label)
+    found.selection.positive_weights(scores)
+    assert len(loaded.summary.history) == len(loaded.summary.rounds)
+    found.to_blobs()
+
+
+@pytest.mark.parametrize("kind", SPECS)
+def test_the_models_that_are_tampered_with_here_are_good(kind: str, tmp_path: Path) -> None:
+    assert model(DESCRIPTIONS[kind], ARRAYS[kind]).keys() == BLOBS[kind].keys()
+    loaded = BSPAUCModel.loadLocal(write(tmp_path / "resealed", model(DESCRIPTIONS[kind], ARRAYS[kind])))
+    assert loaded.score_numpy(ROWS).tobytes() == scorer(kind).score_numpy(ROWS).tobytes()
+    use(loaded)
+
+
+JSON_TABLE: list[tuple[str, Any, str]] = [
+    ("formatVersion", MISSING, "formatVersion is missing"),
+    ("formatVersion", "1", "formatVersion must be a whole number"),
+    ("formatVersion", True, "formatVersion must be a whole number"),
+    ("formatVersion", 0, "formatVersion must be a whole number from 1 to 1, not 0"),
+    ("formatVersion", 2, r"format version 2, written by bspauc_spark .*Install bspauc_spark"),
+    ("formatVersion", 10**300, r"format version 1000\d*\.\.\., written by"),
+    ("version", 5, "version must be text, not 5"),
+    ("version", "\ud800", "version must be text, not a str"),
+    ("surprise", 1, "'surprise' is unknown to this version"),
+    ("checksum", MISSING, "checksum is missing"),
+    ("sparse", 1, "sparse must be true or false, not 1"),
+    ("threshold", "0.5", "threshold must be a finite number, not a str"),
+    ("threshold", float("nan"), "threshold must be a finite number, not nan"),
+    ("threshold", float("inf"), "threshold must be a finite number, not inf"),
+    ("threshold", 10**400, "threshold must be a finite number"),
+    ("negativeLabel", None, "negativeLabel must be a finite number, not None"),
+    ("network", [], "network must be an object, not a list"),
+    ("network.kind", "os.system", "network.kind must be 'mlp' or 'linear' or 'kernel', not a str"),
+    ("network.num_features", 0, "network.num_features must be a whole number from 1 to"),
+    ("network.num_features", -(2**70), "network.num_features must be"),
+    ("network.num_features", 2**31 - 1, r"theta.first.weight is float32 \[20, 8\], where float32 \[2147483647, 8\]"),
+    ("network.num_features", 20.0, "network.num_features must be a whole number"),
+    ("network.hidden_layers", "88", "network.hidden_layers must be a list"),
+    ("network.hidden_layers", [8, "4"], r"network.hidden_layers\[1\] must be a whole number"),
+    ("network.hidden_layers", [8, -4], r"network.hidden_layers\[1\] must be"),
+    ("network.hidden_layers", [2**31 - 1] * 2, "theta.first.weight is float32"),
+    ("network.hidden_layers", [8] * 50_000, "theta.rest.0.weight is float32"),
+    ("network.kernel_width", 0, "network.kernel_width must be a finite number above 0, not 0"),
+    ("network.kernel_seed", -1, "network.kernel_seed must be"),
+    ("network.build", "x", "network.'build' is unknown"),
+    ("calibration.knots", [], "calibration.knots has 0 entries"),
+    ("calibration.knots", [0.0, 1.0], "calibration has 2 knots and"),
+    ("calibration.knots.0", 1e30, "calibration does not rise"),
+    ("calibration.values.0", 1.5, r"calibration.values\[0\] must be a finite number from 0 to 1, not 1.5"),
+    ("calibration.e0", 1.0, "calibration.e0 must be"),
+    ("calibration.positive_share", 0.0, "calibration.positive_share must be"),
+    ("calibration.rate_floor", [0.1], "calibration.rate_floor has 1 entries"),
+    ("calibration.rate_floor", [0.0, 0.1], r"calibration.rate_floor\[0\] must be"),
+    ("calibration.slope", [1], "calibration.slope must be a finite number, not a list"),
+    ("selection", {}, "selection.tau_positive is missing"),
+    ("selection.scores", [1, 2], "selection.'scores' is unknown"),
+    ("selection.phi_positive", 2, "selection.phi_positive must be"),
+    ("selection.lam", -1e-9, "selection.lam must be a finite number of at least 0"),
+    ("selection.iterations", 1.5, "selection.iterations must be a whole number"),
+    ("selection.converged", 0, "selection.converged must be true or false"),
+    ("summary", [], "summary must be an object"),
+    ("summary.rounds", {"0": 1}, "summary.rounds must be a list"),
+    ("summary.rounds.0.lam", "low", r"summary.rounds\[0\].lam must be a finite number"),
+    ("summary.rounds.0.round", None, r"summary.rounds\[0\].round must be a whole number"),
+    ("summary.rounds.0.train_auc", MISSING, r"summary.rounds\[0\].train_auc is missing"),
+    ("summary.best_round", 3, "summary.best_round is 3 of 2 rounds"),
+    ("summary.counts.positives", -1, "summary.counts.'positives' must be a whole number"),
+    ("summary.diagnostics.rows", "<script>", "summary.diagnostics.rows must be 'validation' or 'training'"),
+    ("summary.diagnostics.edges", [0.0, 1.0], "summary.diagnostics has histograms or curves of differing lengths"),
+    ("summary.diagnostics.precision", [0.5], "summary.diagnostics has histograms or curves of differing lengths"),
+    ("summary.diagnostics.kept", {}, "summary.diagnostics.kept.positives is missing"),
+    ("summary.about.params", "x", "summary.about.params must be an object"),
+    ("summary.about.params.deep", [[[[[[[[[[1]]]]]]]]]], "is nested too deeply"),
+    ("summary.about.params.x", float("nan"), "must be a finite number"),
+]
+
+
+def keys(path: str) -> tuple[Any, ...]:
+    return tuple(int(part) if part.isdigit() else part for part in path.split("."))
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "reason"), JSON_TABLE, ids=[f"{p}-{str(v)[:20]!a}" for p, v, _ in JSON_TABLE]
+)
+def test_a_changed_value_is_refused_with_its_place(path: str, value: Any, reason: str, tmp_path: Path) -> None:
+    changed = with_value(DESCRIPTIONS["mlp"], keys(path), value)
+    folder = write(tmp_path, model(changed, ARRAYS["mlp"]))
+    with pytest.raises(ModelFormatError, match=reason) as raised:
+        BSPAUCModel.loadLocal(folder)
+    assert "model" in str(raised.value)
+    assert len(str(raised.value)) < 600
+
+
+def without(name: str) -> Callable[[dict[str, Any]], None]:
+    return lambda arrays: arrays.pop(name)
+
+
+def put(name: str, change: Callable[[np.ndarray], np.ndarray]) -> Callable[[dict[str, Any]], None]:
+    return lambda arrays: arrays.update({name: np.ascontiguousarray(change(arrays[name]))})
+
+
+def first_nan(array: np.ndarray) -> np.ndarray:
+    changed = array.copy()
+    changed.flat[0] = np.nan
+    return changed
+
+
+ARRAY_TABLE: list[tuple[str, str, Callable[[dict[str, Any]], None], str]] = [
+    ("a part is missing", "mlp", without("theta.rest.0.bias"), "theta.rest.0.bias is missing"),
+    ("a curve is missing", "mlp", without("curves.scores"), "curves.scores is missing"),
+    ("a part too many", "mlp", lambda a: a.update(extra=np.zeros(2)), "'extra' is no part of the network"),
+    (
+        "columns where none belong",
+        "mlp",
+        lambda a: a.update({"theta.first.columns": np.arange(3, dtype=np.int32)}),
+        "fi",
+    ),
+    ("transposed", "mlp", put("theta.first.weight", lambda a: a.T), r"is float32 \[8, 20\], where float32 \[20, 8\]"),
+    ("a longer row", "mlp", put("theta.first.bias", lambda a: a.repeat(2)), r"theta.first.bias is float32 \[16\]"),
+    ("no rows", "mlp", put("theta.first.weight", lambda a: a[:0]), r"\[0, 8\]"),
+    ("flat", "mlp", put("theta.first.weight", lambda a: a.reshape(-1)), r"\[160\]"),
+    ("float64", "mlp", put("theta.first.weight", lambda a: a.astype(np.float64)), "float64"),
+    ("float16", "mlp", put("theta.first.weight", lambda a: a.astype(np.float16)), "float16"),
+    ("whole numbers", "mlp", put("theta.first.weight", lambda a: a.astype(np.int32)), "int32"),
+    ("NaN", "mlp", put("theta.rest.1.weight", first_nan), "theta.rest.1.weight holds NaN or infinite"),
+    ("infinite curve", "mlp", put("curves.positive", lambda a: a * np.inf), "curves.positive holds NaN or infinite"),
+    ("curves that fall", "mlp", put("curves.scores", lambda a: a[::-1]), "curves.scores do not rise"),
+    ("curves of differing lengths", "mlp", put("curves.negative", lambda a: a[1:]), "curves.negative is float64"),
+    ("a curve of one point", "mlp", lambda a: [put(f"curves.{n}", lambda c: c[:1])(a) for n in CURVES], "do not rise"),
+    ("columns beyond the rows", "sparse", put("theta.first.columns", lambda a: a + FEATURES), "in ascending order"),
+    ("columns below 0", "sparse", put("theta.first.columns", lambda a: a - 2), "in ascending order"),
+    ("a column twice", "sparse", put("theta.first.columns", lambda a: a // 5), "in ascending order"),
+    ("columns as floats", "sparse", put("theta.first.columns", lambda a: a.astype(np.float32)), "where int32"),
+    (
+        "fewer columns",
+        "sparse",
+        put("theta.first.columns", lambda a: a[:2]),
+        r"is float32 \[4, 1\], where float32 \[2, 1\]",
+    ),
+    ("too few coefficients", "kernel", put("theta.alpha", lambda a: a[:4]), r"\[4, 1\], where float32 \[12, 1\]"),
+]
+CURVES = ("scores", "positive", "negative")
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "reason"), [row[1:] for row in ARRAY_TABLE], ids=[r[0] for r in ARRAY_TABLE]
+)
+def test_weights_that_do_not_fit_are_refused(kind: str, change: Any, reason: str, tmp_path: Path) -> None:
+    arrays = dict(ARRAYS[kind])
+    change(arrays)
+    folder = write(tmp_path, model(DESCRIPTIONS[kind], arrays))
+    with pytest.raises(ModelFormatError, match=reason) as raised:
+        BSPAUCModel.loadLocal(folder)
+    assert str(folder) in str(raised.value)
+    assert "model.safetensors" in str(raised.value)
+
+
+def safe(header: Any, data: bytes = b"", length: int | None = None) -> bytes:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(text) if length is None else length) + text + data
+
+
+ENTRY = {"dtype": "F32", "shape": [2**40], "data_offsets": [0, 2**42]}
+FILE_TABLE = {
+    "empty json": ("model.json", b""),
+    "no utf-8": ("model.json", b'{"version": "\xff"}'),
+    "deep json": ("model.json", DEEP.encode()),
+    "deep objects": ("model.json", b'{"a":' * 100_000),
+    "a number of 10,000 digits": ("model.json", b'{"formatVersion": ' + b"9" * 10_000 + b"}"),
+    "a pickle as json": ("model.json", pickle.dumps({"formatVersion": 1})),
+    "json of a list": ("model.json", b"[1, 2]"),
+    "json of text": ("model.json", b'"formatVersion"'),
+    "empty weights": ("model.safetensors", b""),
+    "weights of a pickle": ("model.safetensors", pickle.dumps({"theta": [1.0]})),
+    "a header of 2**63 bytes": ("model.safetensors", safe({}, length=2**63)),
+    "a header beyond the file": ("model.safetensors", safe({}, length=10_000)),
+    "a header that is a list": ("model.safetensors", safe([])),
+    "a deep header": ("model.safetensors", safe(DEEP.encode())),
+    "an array beyond the file": ("model.safetensors", safe({"theta.first.weight": ENTRY}, b"\0" * 64)),
+    "offsets that fall": ("model.safetensors", safe({"a": {**ENTRY, "data_offsets": [64, 0]}}, b"\0" * 64)),
+    "a shape beyond its bytes": ("model.safetensors", safe({"a": {**ENTRY, "data_offsets": [0, 64]}}, b"\0" * 64)),
+    "nothing of a giant shape": (
+        "model.safetensors",
+        safe({"a": {"dtype": "F32", "shape": [0, 2**62, 2**62], "data_offsets": [0, 0]}}),
+    ),
+    "a type that numpy lacks": (
+        "model.safetensors",
+        safe({"a": {"dtype": "BF16", "shape": [1], "data_offsets": [0, 2]}}, b"\0\0"),
+    ),
+    "a negative shape": (
+        "model.safetensors",
+        safe({"a": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]}}, b"1234"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FILE_TABLE)
+def test_a_file_that_is_none_of_ours_is_refused_and_named(case: str, tmp_path: Path) -> None:
+    name, data = FILE_TABLE[case]
+    write(tmp_path, {**BLOBS["mlp"], name: data})
+    with pytest.raises(ModelFormatError, match=rf"the model at .* cannot be read: {name}: .*take another copy"):
+        BSPAUCModel.loadLocal(tmp_path)
+
+
+@pytest.mark.parametrize("place", ["weights", "json"])
+def test_one_flipped_bit_that_changes_no_form_is_found_by_the_checksum(place: str, tmp_path: Path) -> None:
+    blobs = dict(BLOBS["mlp"])
+    if place == "weights":
+        data = bytearray(blobs["model.safetensors"])
+        data[-1000] ^= 1
+        blobs["model.safetensors"] = bytes(data)
+    else:
+        blobs["model.json"] = blobs["model.json"].replace(b'"threshold": 0.25', b'"threshold": 0.24')
+    assert blobs != BLOBS["mlp"]
+    with pytest.raises(ModelFormatError, match="their checksum differs"):
+        BSPAUCModel.loadLocal(write(tmp_path, blobs))
+
+
+@pytest.mark.parametrize("name", ["model.json", "model.safetensors", "steps.json"])
+def test_a_pipe_or_device_in_place_of_a_file_is_refused_at_once(name: str, tmp_path: Path) -> None:
+    Predictor(scorer("mlp"), Plan()).save(tmp_path)
+    (tmp_path / name).unlink()
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(ModelFormatError, match=f"{name} is not a regular file"):
+        Predictor.load(tmp_path)
+    (tmp_path / name).unlink()
+    (tmp_path / name).symlink_to("/dev/zero")
+    with pytest.raises(ModelFormatError, match=f"{name} is not a regular file"):
+        Predictor.load(tmp_path)
+
+
+def test_a_file_that_points_to_another_one_repeats_nothing_of_it(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text('{"threshold": "hunter2", "hunter2": "hunter2"}')
+    folder = write(tmp_path / "model", BLOBS["mlp"])
+    for name in BLOBS["mlp"]:
+        (folder / name).unlink()
+        (folder / name).symlink_to(tmp_path / "secret")
+    with pytest.raises(ModelFormatError) as raised:
+        BSPAUCModel.loadLocal(folder)
+    assert "hunter2" not in str(raised.value)
+
+
+STEPS: list[dict[str, Any]] = [
+    {"kind": "impute", "input": "amount", "output": "filled", "value": 2.0, "missing": None},
+    {"kind": "index", "input": "city", "output": "place", "labels": ["Rome", "Bonn"], "invalid": "keep"},
+    {"kind": "one_hot", "input": "place", "output": "hot", "size": 19, "drop_last": False, "invalid": "error"},
+    {"kind": "assemble", "inputs": ["filled", "hot"], "output": "raw", "invalid": "error"},
+    {"kind": "scale", "input": "raw", "output": "features", **dict.fromkeys(("shift", "factor", "offset"), [1.0] * 20)},
+]
+PLAN: dict[str, Any] = {
+    "steps": STEPS,
+    "features": "features",
+    "positive_label": 1.0,
+    "threshold": 0.5,
+    "inputs": {"amount": "number", "city": "text"},
+}
+BOMB = [{"kind": "assemble", "inputs": ["amount"], "output": "0", "invalid": "error"}]
+BOMB += [{"kind": "assemble", "inputs": [str(n)] * 2, "output": str(n + 1), "invalid": "error"} for n in range(60)]
+STEPS_TABLE: list[tuple[str, Any, str]] = [
+    ("steps", MISSING, "steps is missing"),
+    ("steps", {}, "steps must be a list"),
+    ("steps.0", "impute", r"steps\[0\] is a step of kind None"),
+    ("steps.0.kind", "python", r"steps\[0\] is a step of kind 'python', which this version does not know"),
+    ("steps.0.kind", ["index"], r"steps\[0\] is a step of kind \['index'\], which"),
+    ("steps.0.value", "2", r"steps\[0\].value must be a finite number"),
+    ("steps.0.input", "../../x", r"steps\[0\] reads a column that is neither given nor made"),
+    ("steps.1.labels", [1, 2], r"steps\[1\].labels\[0\] must be text"),
+    ("steps.1.invalid", "eval", r"steps\[1\].invalid must be"),
+    ("steps.2.size", 10**12, r"steps\[2\].size must be a whole number"),
+    ("steps.2.size", 1 << 24, r"steps\[3\] reads columns of another kind or size"),
+    ("steps.2.size", 0, r"steps\[4\] reads columns of another kind or size"),
+    ("steps.2.input", "city", r"steps\[2\] reads columns of another kind"),
+    ("steps.3.inputs", ["filled", "city"], r"steps\[3\] reads columns of another kind"),
+    ("steps.3.inputs", [], r"steps\[3\].inputs has 0 entries"),
+    ("steps.4.shift", [1.0], r"steps\[4\] reads columns of another kind or size"),
+    ("steps", BOMB, r"steps\[25\] reads columns of another kind or size"),
+    ("features", "filled", "the steps do not give 20 features"),
+    ("threshold", float("nan"), "threshold must be a finite number"),
+    ("inputs.amount", "object", "inputs.'amount' must be 'number' or 'text' or 'code'"),
+    ("unknown", 1, "'unknown' is unknown"),
+]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "reason"), STEPS_TABLE, ids=[f"{p}-{str(v)[:20]}" for p, v, _ in STEPS_TABLE]
+)
+def test_a_changed_step_of_a_served_pipeline_is_refused(path: str, value: Any, reason: str, tmp_path: Path) -> None:
+    write(tmp_path, BLOBS["mlp"])
+    (tmp_path / "steps.json").write_text(json.dumps(PLAN))
+    assert Predictor.load(tmp_path).plan.steps
+    (tmp_path / "steps.json").write_text(json.dumps(with_value(PLAN, keys(path), value)))
+    with pytest.raises(ModelFormatError, match=rf"the model at .*steps\.json: ({reason})"):
+        Predictor.load(tmp_path)
+
+
+def test_a_list_of_steps_that_is_no_json_or_too_deep_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, BLOBS["mlp"])
+    for text in ("{", "", DEEP):
+        (tmp_path / "steps.json").write_text(text)
+        with pytest.raises(ModelFormatError, match=r"steps\.json: (not JSON|its JSON is nested)"):
+            Predictor.load(tmp_path)
+
+
+def test_nothing_is_unpickled_when_a_model_is_loaded_and_scores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Predictor(scorer("mlp"), Plan()).save(tmp_path)
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("something was unpickled")
+
+    for name in ("load", "loads", "Unpickler", "_Unpickler"):
+        monkeypatch.setattr(pickle, name, refuse)
+    monkeypatch.setattr(torch, "load", refuse)
+    use(BSPAUCModel.loadLocal(tmp_path))
+    assert Predictor.load(tmp_path).scorer.score_numpy(ROWS).shape == (5,)
+
+
+def test_no_byte_of_a_saved_model_is_a_pickles() -> None:
+    for blobs in BLOBS.values():
+        for word in (
+            b"pickle",
+            b"__reduce__",
+            b"builtins",
+            b"__main__",
+            b"torch._utils",
+            b"numpy.core",
+            b"numpy._core",
+        ):
+            assert not any(word in blob for blob in blobs.values())
+        assert blobs["model.json"].isascii()
+
+
+@pytest.mark.parametrize("kind", SPECS)
+def test_a_model_with_spoiled_bytes_is_refused_or_scores_finitely(kind: str, tmp_path: Path) -> None:
+    rng = random.Random(kind)
+    refused = 0
+    for _ in range(COUNT):
+        name = rng.choice(list(BLOBS[kind]))
+        folder = write(tmp_path, {**BLOBS[kind], name: spoiled_bytes(BLOBS[kind][name], rng)})
+        try:
+            use(BSPAUCModel.loadLocal(folder))
+        except ModelFormatError:
+            refused += 1
+    assert refused > 0.9 * COUNT
+
+
+@pytest.mark.parametrize("kind", SPECS)
+def test_a_model_that_was_changed_with_care_is_refused_or_scores_finitely(kind: str, tmp_path: Path) -> None:
+    """The checksum is right: only the checks of the values stand between them and the arithmetic."""
+    rng = random.Random(kind)
+    refused, used = 0, 0
+    for _ in range(COUNT):
+        description, arrays = DESCRIPTIONS[kind], dict(ARRAYS[kind])
+        if rng.random() < 0.5:
+            description = spoiled_plain(description, rng)
+        else:
+            name = rng.choice(list(arrays))
+            arrays[name] = spoiled_array(arrays[name], rng)
+        try:
+            use(BSPAUCModel.loadLocal(write(tmp_path, model(description, arrays))))
+            used += 1
+        except BSPAUCError:
+            refused += 1
+    assert refused > 0.3 * COUNT
+    assert used > 0.1 * COUNT
+
+
+def test_few_columns_of_very_many_features_are_found_without_a_table_of_all() -> None:
+    """Two thousand million features are declared by one number in a file; a place for each would take 8 GB."""
+    columns = torch.tensor([3, 70, 2**31 - 5], dtype=torch.int32)
+    rows = SparseBatch(
+        torch.tensor([70, 71, 2**31 - 5, 0, 3, 2**31 - 1], dtype=torch.int32),
+        torch.arange(1.0, 7.0),
+        torch.tensor([0, 2, 5], dtype=torch.int32),
+    )
+    layer = FirstLayer(2**31 - 1, 1, columns)
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor([[1.0], [10.0], [100.0]]))
+        assert layer(rows)[:, 0].tolist() == [10.0, 305.0, 0.0]
+    small = FirstLayer(200, 1, torch.tensor([3, 70, 199], dtype=torch.int32))
+    near = SparseBatch(torch.tensor([70, 71, 199, 0, 3, 198], dtype=torch.int32), rows.values, rows.offsets)
+    with torch.no_grad():
+        small.weight.copy_(layer.weight)
+        assert small(near)[:, 0].tolist() == [10.0, 305.0, 0.0]

@@ -1,0 +1,306 @@
+"""Models saved through Spark and tampered with, who can read what a fit writes, and what it never tells."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import shutil
+import stat
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.errors import PythonException
+from pyspark.ml import Pipeline
+from pyspark.ml.linalg import Vectors, VectorUDT
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql import types as st
+
+from bspauc_spark import BSPAUCClassifier, BSPAUCModel
+from bspauc_spark.distributed import Launch
+from bspauc_spark.errors import InvalidLabelError, ModelFormatError
+from bspauc_spark.preflight import Placement
+from bspauc_spark.shards import KINDS, ShardTask
+from bspauc_spark.staging import Columns, StagedData, stage
+from bspauc_spark.workers.networks import NetworkSpec
+from bspauc_spark.workers.rows import Shards
+from bspauc_spark.workers.serve import Task
+from bspauc_spark.workers.worker import TrainingSettings
+from tests.conftest import FAST
+from tests.core import test_hostile_model as hostile
+from tests.tampering import DEEP, MISSING, model, with_value
+
+SHARD = re.compile(rf"({'|'.join(KINDS)})-\d{{5}}-[0-9a-f]{{32}}-\d{{5}}\.arrow")
+
+
+@pytest.fixture(scope="module")
+def saved(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("saved") / "model"
+    BSPAUCModel(hostile.scorer("mlp")).setPredictionCol("out").save(str(path))
+    return path
+
+
+@pytest.fixture
+def copy(saved: Path, tmp_path: Path) -> Path:
+    shutil.copytree(saved, tmp_path / "model", ignore=shutil.ignore_patterns("*.crc"))
+    return tmp_path / "model"
+
+
+def metadata_file(path: Path) -> Path:
+    (file,) = (path / "metadata").glob("part-*")
+    return file
+
+
+def test_what_is_tampered_with_here_is_good(copy: Path) -> None:
+    loaded = BSPAUCModel.load(str(copy))
+    assert loaded.getPredictionCol() == "out"
+    hostile.use(loaded)
+
+
+METADATA: list[tuple[str, Any, str]] = [
+    ("class", "os.system", r"holds a os\.system, not a bspauc_spark\.model\.BSPAUCModel: load it with that class"),
+    ("class", ["x"], "metadata: class must be text"),
+    ("class", MISSING, "metadata: class is missing"),
+    ("uid", "../../../../tmp/evil", "metadata: uid must be letters, digits"),
+    ("uid", 5, "metadata: uid must be text"),
+    ("paramMap", [], "metadata: paramMap must be an object"),
+    ("paramMap.stagingDir", "/", "metadata: a Param that this version does not take"),
+    ("paramMap.summary", "x", "metadata: a Param that this version does not take"),
+    ("paramMap.threshold", "high", "metadata: a Param that this version does not take: .*threshold must be a number"),
+    ("paramMap.threshold", float("nan"), "must be a finite number, not nan"),
+    ("paramMap.featuresCol", [[[[[[[[[[1]]]]]]]]]], "is nested too deeply"),
+    ("defaultParamMap", MISSING, "metadata: defaultParamMap is missing"),
+    ("defaultParamMap.__class__", 1, "metadata: a Param that this version does not take"),
+    ("sparkVersion", "four", "metadata: a Param that this version does not take"),
+]
+
+
+@pytest.mark.parametrize(("path", "value", "reason"), METADATA, ids=[f"{p}-{str(v)[:20]}" for p, v, _ in METADATA])
+def test_changed_metadata_is_refused(spark: SparkSession, copy: Path, path: str, value: Any, reason: str) -> None:
+    file = metadata_file(copy)
+    file.write_text(json.dumps(with_value(json.loads(file.read_text()), tuple(path.split(".")), value)))
+    with pytest.raises(ModelFormatError, match=rf"{copy} .*{reason}"):
+        BSPAUCModel.load(str(copy))
+
+
+@pytest.mark.parametrize("text", ["", "{", '"class uid"', "[1]", "5", DEEP, "\x80\x04\x95"], ids=lambda t: ascii(t[:9]))
+def test_metadata_that_are_none_are_refused(spark: SparkSession, copy: Path, text: str) -> None:
+    metadata_file(copy).write_text(text)
+    with pytest.raises(ModelFormatError, match=rf"the model at {copy} cannot be read: metadata: "):
+        BSPAUCModel.load(str(copy))
+
+
+def test_a_folder_that_is_missing_or_lacks_a_part_is_an_error_of_ours(spark: SparkSession, copy: Path) -> None:
+    for missing in (copy / "data", copy / "metadata"):
+        shutil.rmtree(missing)
+        with pytest.raises(ModelFormatError, match=rf"the model at {copy} cannot be read: .*PATH_NOT_FOUND"):
+            BSPAUCModel.load(str(copy))
+    with pytest.raises(ModelFormatError, match="cannot be read"):
+        BSPAUCClassifier.load(str(copy))
+
+
+Rows = list[tuple[Any, Any, Any]]
+GOOD: Rows = [(name, 0, bytearray(blob)) for name, blob in hostile.BLOBS["mlp"].items()]
+TABLES: dict[str, tuple[Callable[[], Rows], str]] = {
+    "no chunk": (lambda: [], "lacks model.json and model.safetensors"),
+    "one file": (lambda: GOOD[:1], "lacks model.safetensors"),
+    "another file": (lambda: [*GOOD, ("../../evil", 0, bytearray(b"x"))], "3 chunks in .* not those of a model"),
+    "no name": (lambda: [*GOOD, (None, 0, bytearray(b"x"))], "not those of a model"),
+    "no bytes": (lambda: [*GOOD, ("model.json", 1, None)], "a chunk without bytes, or of more than 4,194,304"),
+    "a chunk twice": (lambda: [*GOOD, GOOD[0]], "model.json lacks its chunk 1, or has it twice"),
+    "a chunk that is missing": (lambda: [*GOOD, ("model.json", 2, bytearray(b"x"))], "model.json lacks its chunk 1"),
+    "a negative chunk": (lambda: [*GOOD, ("model.json", -1, bytearray(b"x"))], "model.json lacks its chunk 0"),
+    "a long chunk": (lambda: [*GOOD, ("model.json", 1, bytearray((4 << 20) + 1))], "a chunk without bytes, or of more"),
+    "a future version": (
+        lambda: [
+            (name, 0, bytearray(blob))
+            for name, blob in model({**hostile.DESCRIPTIONS["mlp"], "formatVersion": 2}, hostile.ARRAYS["mlp"]).items()
+        ],
+        "format version 2, written by bspauc_spark .*Install bspauc_spark",
+    ),
+}
+
+
+def rewrite(frame: DataFrame, path: Path) -> None:
+    frame.coalesce(1).write.mode("overwrite").option("compression", "gzip").parquet(str(path / "data"))
+
+
+@pytest.mark.parametrize("case", TABLES)
+def test_a_changed_table_of_chunks_is_refused(spark: SparkSession, copy: Path, case: str) -> None:
+    rows, reason = TABLES[case]
+    rewrite(spark.createDataFrame(rows(), "name string, part int, chunk binary"), copy)
+    with pytest.raises(ModelFormatError, match=reason):
+        BSPAUCModel.load(str(copy))
+
+
+def test_a_table_of_other_types_is_refused(spark: SparkSession, copy: Path) -> None:
+    rewrite(spark.createDataFrame([(1, "0", 2.5)], "name int, part string, chunk double"), copy)
+    with pytest.raises(ModelFormatError, match=rf"the model at {copy}"):
+        BSPAUCModel.load(str(copy))
+
+
+def test_a_few_bytes_that_stand_for_very_many_are_never_brought_to_the_driver(spark: SparkSession, copy: Path) -> None:
+    chunk = sf.repeat(sf.lit("\0"), sf.lit(4 << 20)).cast("binary")
+    frame = spark.range(20).select(sf.lit("model.safetensors").alias("name"), sf.col("id").cast("int").alias("part"))
+    rewrite(frame.withColumn("chunk", chunk), copy)
+    stored = sum(file.stat().st_size for file in (copy / "data").glob("*.parquet"))
+    assert stored < 200_000
+    with pytest.raises(ModelFormatError, match=r"20 chunks in [\d,]+ bytes are not those of a model"):
+        BSPAUCModel.load(str(copy))
+
+
+def test_loading_a_model_as_the_estimator_names_both_classes(saved: Path) -> None:
+    with pytest.raises(
+        ModelFormatError,
+        match=r"holds a bspauc_spark\.model\.BSPAUCModel, not a bspauc_spark\.estimator\.BSPAUCClassifier: load it",
+    ):
+        BSPAUCClassifier.load(str(saved))
+
+
+def test_an_estimator_comes_back_alone_and_in_a_pipeline(spark: SparkSession, tmp_path: Path) -> None:
+    estimator = BSPAUCClassifier(rounds=3, hiddenLayers=[4, 2], positiveLabel=2.0)
+    estimator.save(str(tmp_path / "alone"))
+    Pipeline(stages=[estimator]).save(str(tmp_path / "pipeline"))
+    pipeline = Pipeline.load(str(tmp_path / "pipeline"))
+    for again in (BSPAUCClassifier.load(str(tmp_path / "alone")), pipeline.getStages()[0]):
+        assert isinstance(again, BSPAUCClassifier)
+        assert again.uid == estimator.uid
+        assert {p.name: v for p, v in again.extractParamMap().items()} == {
+            p.name: v for p, v in estimator.extractParamMap().items()
+        }
+
+
+def test_a_class_that_a_saved_estimator_names_is_not_even_imported(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "payload.py").write_text("raise SystemExit('code of the file was run')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    BSPAUCClassifier().save(str(tmp_path / "estimator"))
+    file = metadata_file(tmp_path / "estimator")
+    for crc in file.parent.glob(".*.crc"):
+        crc.unlink()
+    file.write_text(json.dumps({**json.loads(file.read_text()), "class": "payload.Stage"}))
+    for cls in (BSPAUCClassifier, BSPAUCModel):
+        with pytest.raises(ModelFormatError, match=r"holds a payload\.Stage, not a bspauc_spark"):
+            cls.load(str(tmp_path / "estimator"))
+    assert "payload" not in sys.modules
+
+
+def test_shards_are_the_owners_alone_whatever_the_umask(tmp_path: Path) -> None:
+    features = pa.array([[1.0, 2.0], [3.0, 4.0]], pa.list_(pa.float32()))
+    columns = {"features": features, "label": [1.0, 0.0], "validation": [False, False], "hash": [1, 2]}
+    before = os.umask(0)
+    try:
+        list(ShardTask(str(tmp_path), 1.0, 2, False)(iter([pa.RecordBatch.from_pydict(columns)])))
+    finally:
+        os.umask(before)
+    assert len(list(tmp_path.iterdir())) == 2
+    assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o600}
+
+
+def test_names_from_data_never_reach_the_file_system_and_nobody_else_reads_the_staged_rows(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    features, label, held = "../../features", "/etc/label\n", "..\\held;rm -rf"
+    schema = st.StructType(
+        [*_field(features, VectorUDT()), *_field(label, st.DoubleType()), *_field(held, st.BooleanType())]
+    )
+    rows = [(Vectors.dense(float(i), 2.0), float(i % 2), i % 4 < 2) for i in range(8)]
+    (tmp_path / "staging").mkdir()
+    columns = Columns(features, label, held, 1.0, True)
+    staged = stage(spark.createDataFrame(rows, schema), columns, str(tmp_path / "staging"))
+    assert [path.name for path in tmp_path.iterdir()] == ["staging"]
+    (folder,) = (tmp_path / "staging").iterdir()
+    assert re.fullmatch(r"bspauc-[a-z0-9_]{8}", folder.name)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    files = list(folder.iterdir())
+    assert len(files) >= 4
+    assert all(SHARD.fullmatch(path.name) for path in files)
+    assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
+    staged.remove()
+
+
+def _field(name: str, kind: st.DataType) -> list[st.StructField]:
+    return [st.StructField(name, kind)]
+
+
+def test_a_launch_speaks_in_a_folder_of_its_owner_alone_with_a_name_nobody_guesses(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    settings = TrainingSettings("sgd", 0.1, 8, 1, 0.0, "all", 0.0, 0)
+    task = Task(Shards(str(tmp_path), {}, 2, False), NetworkSpec("linear", 2), settings)
+    launch = Launch(spark, task, 1, local=True)
+    assert stat.S_IMODE(launch.folder.stat().st_mode) == 0o700
+    assert re.fullmatch(r"[0-9a-f]{32}", launch.folder.name)
+    launch.end()
+    assert not launch.folder.exists()
+
+
+# Values of rows that nobody may find in a message.
+LABEL, VALUE = 777_555.0, 31_337.25
+
+
+def test_nothing_of_a_row_and_no_secret_reaches_logs_tags_or_the_terminal(
+    spark: SparkSession,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    rng = np.random.default_rng(0)
+    rows = [(Vectors.dense(*rng.normal(size=3), VALUE), 1.0 if i % 3 else LABEL) for i in range(60)]
+    frame = spark.createDataFrame(rows, ["features", "label"])
+    before = mlflow.get_tracking_uri()
+    mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/runs.db")
+    try:
+        artifacts = mlflow.create_experiment("secrets", artifact_location=(tmp_path / "artifacts").as_uri())
+        with caplog.at_level(logging.DEBUG, logger="bspauc_spark"), mlflow.start_run(experiment_id=artifacts) as run:
+            fitted = BSPAUCClassifier(**{**FAST, "verbose": True}).fit(frame)
+        data = mlflow.MlflowClient().get_run(run.info.run_id).data
+    finally:
+        mlflow.set_tracking_uri(before)
+    out, err = capfd.readouterr()
+    said = "\n".join([out, err, caplog.text, str(data.tags), str(data.params), str(data.metrics)])
+    said += "".join(
+        file.read_text() for file in (tmp_path / "artifacts").rglob("*") if file.suffix in (".json", ".html")
+    )
+    assert "train_auc" in said
+    assert "round 1" in said
+    assert not _told(said)
+
+    _check_errors(frame, fitted)
+
+
+def test_credentials_in_a_path_are_not_kept_with_the_params() -> None:
+    classifier = BSPAUCClassifier(stagingDir="s3://key:hunter2@bucket/path?token=hunter2")
+    staged = StagedData(Shards("", {}, 2, False), {}, (0.0, 1.0), 1.0, "abc")
+    about = classifier._about(Placement(), staged)
+    assert about["params"]["stagingDir"] == "s3://bucket/path"
+    assert "hunter2" not in str(about)
+
+
+def _told(text: str) -> list[str]:
+    return [shown for shown in ("777555", "777,555", "7.77555", "31337", "31,337") if shown in text]
+
+
+def _check_errors(frame: DataFrame, fitted: BSPAUCModel) -> None:
+    """Errors of fit and of transform about the same rows."""
+    three = frame.withColumn("label", sf.when(sf.rand(0) < 0.3, 5.0).otherwise(sf.col("label")))
+    with pytest.raises(InvalidLabelError, match="more than two labels") as raised:
+        BSPAUCClassifier().fit(three)
+    assert not _told(str(raised.value))
+    with pytest.raises(InvalidLabelError, match="no training row") as raised:
+        BSPAUCClassifier(positiveLabel=9.0).fit(frame)
+    assert not _told(str(raised.value))
+    spoil = sf.udf(lambda v: Vectors.dense(*v[:3], VALUE, float("nan")), VectorUDT())
+    with pytest.raises(PythonException) as failed:
+        fitted.transform(frame.withColumn("features", spoil("features"))).collect()
+    assert "InvalidFeaturesError" in str(failed.value)
+    assert not _told(str(failed.value))

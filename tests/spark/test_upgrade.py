@@ -1,0 +1,63 @@
+"""Models that earlier versions saved load in this one and give the scores they gave then.
+
+The folders ``tests/fixtures/model-format-<N>`` were written once, by the version that introduced the format, and must
+never be regenerated: when these tests fail, the reading is to be mended. A new format gets a folder of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pyspark.ml.linalg import Vectors
+from pyspark.sql import SparkSession
+from scipy import sparse
+
+from bspauc_spark import BSPAUCModel
+
+SAVED = sorted(path.parent for path in (Path(__file__).parents[1] / "fixtures").glob("model-format-*/*/rows.json"))
+NAMES = [f"{path.parent.name}-{path.name}" for path in SAVED]
+
+
+def then(folder: Path) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
+    """Some rows, and what the model said of them when it was saved."""
+    stored = json.loads((folder / "rows.json").read_text())
+    return stored["rows"], {name: np.array([row[name] for row in stored["given"]]) for name in stored["given"][0]}
+
+
+def test_there_are_models_of_the_first_format() -> None:
+    assert {"model-format-1-mlp", "model-format-1-sparse", "model-format-1-kernel"} <= set(NAMES)
+
+
+@pytest.mark.parametrize("folder", SAVED, ids=NAMES)
+def test_a_model_saved_without_spark_gives_the_scores_it_gave(folder: Path) -> None:
+    rows, given = then(folder)
+    model = BSPAUCModel.loadLocal(folder / "local")
+    dense = np.zeros((len(rows), rows[0]["size"]))
+    for place, row in enumerate(rows):
+        dense[place, row["indices"]] = row["values"]
+    for features in (dense, sparse.csr_matrix(dense)):
+        np.testing.assert_allclose(model.score_numpy(features), given["score"], rtol=0, atol=1e-6)
+    scores, label = given["score"].astype(np.float32), np.array([row["label"] == 2.0 for row in rows])
+    found = model.scorer
+    np.testing.assert_allclose(found.calibration.probability(scores), given["probability"], atol=1e-6)
+    np.testing.assert_allclose(found.calibration.suspicion(scores, label), given["suspicion"], atol=1e-6)
+    np.testing.assert_allclose(found.curves.losses(scores, label), given["loss"], atol=1e-6)
+    assert model.summary.history["round"].tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("folder", SAVED, ids=NAMES)
+def test_a_model_saved_through_spark_gives_the_rows_it_gave(spark: SparkSession, folder: Path) -> None:
+    rows, given = then(folder)
+    model = BSPAUCModel.load(str(folder / "spark"))
+    assert (model.getPositiveLabel(), model.getPredictionCol(), model.numFeatures) == (2.0, "out", rows[0]["size"])
+    vectors = [(n, Vectors.sparse(r["size"], r["indices"], r["values"]), r["label"]) for n, r in enumerate(rows)]
+    frame = spark.createDataFrame(vectors, ["row", "features", "label"]).coalesce(1)
+    table = model.audit(model.transform(frame)).orderBy("row").toPandas()
+    table["probability"] = [value[1] for value in table["probability"]]
+    for name, values in given.items():
+        column = "out" if name == "prediction" else name
+        np.testing.assert_allclose(table[column], values, rtol=0, atol=1e-6, err_msg=name)

@@ -24,6 +24,7 @@ from bspauc_spark.pace import FractionPace
 from bspauc_spark.shards import NEGATIVES, POSITIVES
 from bspauc_spark.workers.networks import NetworkSpec
 from bspauc_spark.workers.rows import DenseRows
+from bspauc_spark.workers.storage import DiskFolder
 from bspauc_spark.workers.worker import TrainingSettings, Worker
 from tests.core.test_worker import compressed
 from tests.tampering import (
@@ -308,7 +309,6 @@ from scipy import sparse
 from bspauc_spark.errors import BSPAUCError, CheckpointError, ModelFormatError
 from bspauc_spark.model import BSPAUCModel
 from bspauc_spark.serving import Predictor
-from bspauc_spark.workers.storage import DiskFolder
 from bspauc_spark.workers.mailbox import Message
 from tests.core import test_hostile_model as models
 from tests.core import test_hostile_checkpoint as checkpoints

@@ -23,6 +23,7 @@ from bspauc_spark import algorithm, preflight, tracking
 from bspauc_spark.accessors import Accessors
 from bspauc_spark.calibration import fit_calibration
 from bspauc_spark.checkpoint import Checkpoints
+from bspauc_spark.columns import Columns
 from bspauc_spark.diagnostics import Diagnostics
 from bspauc_spark.distributed import DistributedWorkers, Launch
 from bspauc_spark.errors import CollapseError, InvalidParamError
@@ -34,7 +35,7 @@ from bspauc_spark.preflight import Placement
 from bspauc_spark.scorer import LossCurves, Scorer, balanced_threshold
 from bspauc_spark.selection import Selection, solve
 from bspauc_spark.shards import NEGATIVES, POSITIVES
-from bspauc_spark.staging import Columns, StagedData, stage
+from bspauc_spark.staging import StagedData, stage
 from bspauc_spark.summary import TrainingSummary
 from bspauc_spark.workers.device import choose_device
 from bspauc_spark.workers.networks import NetworkSpec, median_width

@@ -20,11 +20,11 @@ from pyspark.sql import types as st
 from pyspark.sql.pandas.functions import arrow_udf
 
 from bspauc_spark.arrow import feature_block
+from bspauc_spark.columns import feature_struct, features_type_problem, quoted
 from bspauc_spark.errors import InvalidDataError, InvalidFeaturesError
 from bspauc_spark.params import BSPAUCModelParams
 from bspauc_spark.persistence import ModelReader, ModelWriter
 from bspauc_spark.scorer import Scorer, cached_scorer
-from bspauc_spark.staging import feature_struct, features_type_problem, quoted
 from bspauc_spark.summary import TrainingSummary
 
 if TYPE_CHECKING:

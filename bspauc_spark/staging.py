@@ -15,12 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyspark.ml.functions import vector_to_array
-from pyspark.ml.linalg import VectorUDT
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
-from pyspark.sql import types as st
 
+from bspauc_spark.columns import Columns, check_columns, density, feature_struct, quoted, width_of
 from bspauc_spark.errors import InvalidDataError, InvalidFeaturesError, InvalidLabelError, StagingError
 from bspauc_spark.preflight import slots
 from bspauc_spark.shards import (
@@ -43,17 +41,6 @@ _FEWEST_SLOTS, _UNKNOWN_SLOTS, _MOST_PARTITIONS = 2, 4, 512
 ALWAYS_DENSE_FEATURES = 512
 # Wider rows are staged sparse when fewer than this share of their values differ from zero.
 SPARSE_BELOW = 0.2
-
-
-@dataclass(frozen=True)
-class Columns:
-    """The columns a fit reads, and which label counts as positive."""
-
-    features: str
-    label: str
-    validation: str | None
-    positive_label: float
-    positive_label_is_default: bool
 
 
 @dataclass(frozen=True)
@@ -86,9 +73,9 @@ class StagedData:
 
 def stage(dataset: DataFrame, columns: Columns, staging_dir: str | None) -> StagedData:
     """Write ``dataset`` as shards into a new folder under ``staging_dir`` (unset: the system's temporary one)."""
-    _check_columns(dataset, columns)
-    num_features = _num_features(dataset, columns.features)
-    sparse = num_features > ALWAYS_DENSE_FEATURES and _density(dataset, columns.features) < SPARSE_BELOW
+    check_columns(dataset, columns)
+    num_features = width_of(dataset, columns.features)
+    sparse = num_features > ALWAYS_DENSE_FEATURES and density(dataset, columns.features) < SPARSE_BELOW
     directory = _new_directory(staging_dir)
     try:
         found = _write_shards(dataset, columns, directory, num_features, sparse)
@@ -117,87 +104,6 @@ def _new_directory(staging_dir: str | None) -> Path:
             f"stagingDir {staging_dir or tempfile.gettempdir()!r} cannot be written: {error.strerror}. "
             "Set stagingDir to an existing folder with free space."
         ) from error
-
-
-def features_type_problem(data_type: st.DataType) -> str | None:
-    """Why a features column of this type cannot be used, or nothing."""
-    if isinstance(data_type, VectorUDT):
-        return None
-    if isinstance(data_type, st.ArrayType) and isinstance(data_type.elementType, st.NumericType):
-        return None
-    return f"has type {data_type.simpleString()}; a vector or an array of numbers is needed"
-
-
-def feature_struct(dataset: DataFrame, name: str, sparse: bool) -> Column:
-    """The features as Arrow can carry them: an array of floats, or the vector's own four fields."""
-    column = quoted(name)
-    data_type = dataset.schema[name].dataType
-    if isinstance(data_type, st.ArrayType):
-        return column.cast("array<float>")
-    # vector_to_array fails on null, which the checks are to count.
-    return sf.unwrap_udt(column) if sparse else sf.when(column.isNotNull(), vector_to_array(column, "float32"))
-
-
-def quoted(name: str) -> Column:
-    """The top-level column of this very name, dots and backticks included."""
-    return sf.col("`" + name.replace("`", "``") + "`")
-
-
-def _check_columns(dataset: DataFrame, columns: Columns) -> None:
-    wanted = {"featuresCol": columns.features, "labelCol": columns.label}
-    if columns.validation:
-        wanted["validationIndicatorCol"] = columns.validation
-    for param, name in wanted.items():
-        if name not in dataset.columns:
-            raise InvalidDataError(
-                f"column {name!r} ({param}) is not in the DataFrame; it has {', '.join(dataset.columns)}."
-            )
-    problem = features_type_problem(dataset.schema[columns.features].dataType)
-    if problem:
-        raise InvalidFeaturesError(f"column {columns.features!r} {problem}. VectorAssembler makes one.")
-    label_type = dataset.schema[columns.label].dataType
-    if not isinstance(label_type, st.NumericType | st.BooleanType):
-        raise InvalidLabelError(
-            f"column {columns.label!r} has type {label_type.simpleString()}; numbers are needed. "
-            "StringIndexer turns strings into numbers."
-        )
-    if columns.validation and not isinstance(dataset.schema[columns.validation].dataType, st.BooleanType):
-        raise InvalidDataError(
-            f"column {columns.validation!r} (validationIndicatorCol) has type "
-            f"{dataset.schema[columns.validation].dataType.simpleString()}; boolean is needed."
-        )
-
-
-def _num_features(dataset: DataFrame, name: str) -> int:
-    """The width of a row: from the column's ML metadata, else from the first row that has features."""
-    declared = dataset.schema[name].metadata.get("ml_attr", {}).get("num_attrs")
-    if declared:
-        return int(declared)
-    row = dataset.select(_size(dataset, name).alias("size")).where("size >= 0").first()
-    if row is None:
-        if dataset.isEmpty():
-            raise InvalidDataError("the DataFrame is empty: there is nothing to fit on.")
-        raise InvalidFeaturesError(f"column {name!r} is null in every row.")
-    if row["size"] == 0:
-        raise InvalidFeaturesError(f"column {name!r} holds vectors of size 0: there are no features to learn from.")
-    return int(row["size"])
-
-
-def _size(dataset: DataFrame, name: str) -> Column:
-    if isinstance(dataset.schema[name].dataType, st.ArrayType):
-        return sf.size(quoted(name))
-    vector = sf.unwrap_udt(quoted(name))
-    return sf.coalesce(vector["size"], sf.size(vector["values"]))
-
-
-def _density(dataset: DataFrame, name: str) -> float:
-    """Share of stored values in wide rows, by one aggregate."""
-    column = quoted(name)
-    is_array = isinstance(dataset.schema[name].dataType, st.ArrayType)
-    values = column if is_array else sf.unwrap_udt(column)["values"]
-    filled = sf.size(sf.filter(values, lambda x: x != 0)) if is_array else sf.size(values)
-    total = dataset.agg(sf.sum(filled).alias("filled"), sf.sum(_size(dataset, name)).alias("all")).first()
-    return float(total["filled"] or 0) / max(1, total["all"] or 0) if total else 1.0
 
 
 @dataclass

@@ -17,9 +17,10 @@ from pyspark.sql import types as st
 from scipy import sparse
 
 from bspauc_spark import BSPAUCClassifier, staging
+from bspauc_spark.columns import Columns
 from bspauc_spark.errors import BSPAUCError, InvalidDataError, InvalidFeaturesError, InvalidLabelError, StagingError
 from bspauc_spark.shards import NEGATIVES, POSITIVES, VALIDATION_NEGATIVES, VALIDATION_POSITIVES
-from bspauc_spark.staging import Columns, StagedData, stage
+from bspauc_spark.staging import StagedData, stage
 from bspauc_spark.workers.rows import Rows, SparseBatch
 from tests.conftest import FAST, noisy_moons
 

@@ -301,7 +301,8 @@ class BSPAUCClassifier(
             )
         if isinstance(width, str):
             width = median_width({name: one for name, one in rows().items() if name in (POSITIVES, NEGATIVES)})
-        return NetworkSpec(kind, num_features, (), count, width, self.getSeed())
+        # RandomState takes 32 bits.
+        return NetworkSpec(kind, num_features, (), count, width, self.getSeed() % 2**32)
 
     def _decay(self, counts: Mapping[str, int]) -> float:
         """``regParam``, or what stands for it where it is not set."""
@@ -321,7 +322,7 @@ class BSPAUCClassifier(
             tau=decay,
             pairing=self.getPairing(),
             averaging=self.getAveraging(),
-            seed=self.getSeed(),
+            seed=self.getSeed() % 2**64,
             pretrain_steps=self.getPretrainSteps(),
             pretrain_fraction=self.getPretrainFraction(),
             features_per_step=self.getFeaturesPerStep(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pyspark.ml.functions import vector_to_array
@@ -11,6 +12,12 @@ from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
 from bspauc_spark.errors import InvalidDataError, InvalidFeaturesError, InvalidLabelError
+from bspauc_spark.workers.networks import BLOCK_ROWS
+
+# Of a table's columns, an error names so many.
+_MOST_NAMES = 20
+# Rows are scored in blocks; what one of dense rows may take.
+_MOST_BLOCK_BYTES = 2 << 30
 
 
 @dataclass(frozen=True)
@@ -50,43 +57,94 @@ def quoted(name: str) -> Column:
 
 def check_columns(dataset: DataFrame, columns: Columns) -> None:
     """Refuse columns that are missing or of another type, before any job."""
-    wanted = {"featuresCol": columns.features, "labelCol": columns.label}
+    if dataset.isStreaming:
+        raise InvalidDataError("the DataFrame is a stream, and fit() needs all rows. Write them to a table first.")
+    check_features(dataset, columns.features)
+    check_labels(dataset, columns.label)
     if columns.validation:
-        wanted["validationIndicatorCol"] = columns.validation
-    for param, name in wanted.items():
-        if name not in dataset.columns:
+        kind = _type_of(dataset, columns.validation, "validationIndicatorCol")
+        if not isinstance(kind, st.BooleanType):
             raise InvalidDataError(
-                f"column {name!r} ({param}) is not in the DataFrame; it has {', '.join(dataset.columns)}."
+                f"column {columns.validation!r} (validationIndicatorCol) has type {kind.simpleString()}; boolean is "
+                "needed: true for validation rows, false for training rows."
             )
-    problem = features_type_problem(dataset.schema[columns.features].dataType)
+
+
+def check_features(dataset: DataFrame, name: str) -> None:
+    """Refuse a features column that is missing or of another type."""
+    problem = features_type_problem(_type_of(dataset, name, "featuresCol"))
     if problem:
-        raise InvalidFeaturesError(f"column {columns.features!r} {problem}. VectorAssembler makes one.")
-    label_type = dataset.schema[columns.label].dataType
-    if not isinstance(label_type, st.NumericType | st.BooleanType):
+        raise InvalidFeaturesError(f"column {name!r} (featuresCol) {problem}. VectorAssembler makes one.")
+
+
+def check_labels(dataset: DataFrame, name: str) -> None:
+    """Refuse a label column that is missing or of another type."""
+    kind = _type_of(dataset, name, "labelCol")
+    if not isinstance(kind, st.NumericType | st.BooleanType):
         raise InvalidLabelError(
-            f"column {columns.label!r} has type {label_type.simpleString()}; numbers are needed. "
-            "StringIndexer turns strings into numbers."
+            f"column {name!r} (labelCol) has type {kind.simpleString()}; numbers are needed. StringIndexer turns "
+            "strings into numbers."
         )
-    if columns.validation and not isinstance(dataset.schema[columns.validation].dataType, st.BooleanType):
+
+
+def check_outputs(dataset: DataFrame, outputs: Iterable[str]) -> None:
+    """Refuse a DataFrame that has a column of a name that is to be added."""
+    for name in outputs:
+        if name in dataset.columns:
+            raise InvalidDataError(
+                f"output column {name!r} is in the DataFrame already. Drop or rename it, or give the output another "
+                "name."
+            )
+
+
+def _type_of(dataset: DataFrame, name: str, param: str) -> st.DataType:
+    if name not in dataset.columns:
+        there = ", ".join(dataset.columns[:_MOST_NAMES]) + (", …" if len(dataset.columns) > _MOST_NAMES else "")
+        raise InvalidDataError(f"column {name!r} ({param}) is not in the DataFrame, which has {there}. Set {param}.")
+    same = [one for one in dataset.columns if one.lower() == name.lower()]
+    if len(same) > 1 and dataset.sparkSession.conf.get("spark.sql.caseSensitive") == "true":
+        same = [one for one in same if one == name]
+    if len(same) > 1:
         raise InvalidDataError(
-            f"column {columns.validation!r} (validationIndicatorCol) has type "
-            f"{dataset.schema[columns.validation].dataType.simpleString()}; boolean is needed."
+            f"column {name!r} ({param}) is in the DataFrame {len(same)} times ({', '.join(same)}). Drop or rename the "
+            "others."
         )
+    return dataset.schema[name].dataType
+
+
+def declared_width(dataset: DataFrame, name: str) -> int | None:
+    """The width of a row by the column's ML metadata, where VectorAssembler and its like wrote it."""
+    attributes = dataset.schema[name].metadata.get("ml_attr")
+    declared = attributes.get("num_attrs") if isinstance(attributes, dict) else None
+    return declared if isinstance(declared, int) and declared > 0 else None
 
 
 def width_of(dataset: DataFrame, name: str) -> int:
     """The width of a row: from the column's ML metadata, else from the first row that has features."""
-    declared = dataset.schema[name].metadata.get("ml_attr", {}).get("num_attrs")
+    declared = declared_width(dataset, name)
     if declared:
-        return int(declared)
+        return declared
     row = dataset.select(_size(dataset, name).alias("size")).where("size >= 0").first()
     if row is None:
         if dataset.isEmpty():
             raise InvalidDataError("the DataFrame is empty: there is nothing to fit on.")
-        raise InvalidFeaturesError(f"column {name!r} is null in every row.")
+        raise InvalidFeaturesError(f"column {name!r} is null in every row. Fill it before fit().")
     if row["size"] == 0:
-        raise InvalidFeaturesError(f"column {name!r} holds vectors of size 0: there are no features to learn from.")
+        raise InvalidFeaturesError(
+            f"column {name!r} holds rows of size 0: there are no features to learn from. Put some in, by "
+            "VectorAssembler for example."
+        )
     return int(row["size"])
+
+
+def check_width(name: str, num_features: int, sparse: bool) -> None:
+    """Refuse dense rows so wide that no process could hold a block of them."""
+    block = 4 * BLOCK_ROWS * num_features
+    if not sparse and block > _MOST_BLOCK_BYTES:
+        raise InvalidFeaturesError(
+            f"column {name!r} (featuresCol) has {num_features:,} features, and too few of them are zero to store the "
+            f"others alone: {BLOCK_ROWS:,} such rows take {1e-9 * block:.0f} GB. Select or hash features before fit()."
+        )
 
 
 def _size(dataset: DataFrame, name: str) -> Column:

@@ -23,10 +23,10 @@ from bspauc_spark import algorithm, preflight, tracking
 from bspauc_spark.accessors import Accessors
 from bspauc_spark.calibration import fit_calibration
 from bspauc_spark.checkpoint import Checkpoints
-from bspauc_spark.columns import Columns
+from bspauc_spark.columns import Columns, check_outputs
 from bspauc_spark.diagnostics import Diagnostics
 from bspauc_spark.distributed import DistributedWorkers, Launch
-from bspauc_spark.errors import CollapseError, InvalidParamError
+from bspauc_spark.errors import CollapseError
 from bspauc_spark.launch import InProcessWorkers, Scores, Workers, one_thread
 from bspauc_spark.model import BSPAUCModel
 from bspauc_spark.pace import AutomaticPace, ExplicitPace, FractionPace, Pace
@@ -43,7 +43,6 @@ from bspauc_spark.workers.rows import Rows
 from bspauc_spark.workers.serve import Task
 from bspauc_spark.workers.worker import TrainingSettings, Worker
 
-_MOST_FREQUENCY_BYTES = 2 << 30
 # Few rows would be learned by heart, wrong labels included, unless θ decays faster; much faster, and it shrinks to
 # nothing (docs/defaults.md).
 _LEAST_DECAY, _LARGEST_DECAY, _DECAY_ROWS = 0.3, 5.0, 6_000
@@ -142,6 +141,8 @@ class BSPAUCClassifier(
     def _fit(self, dataset: DataFrame) -> BSPAUCModel:
         spark = dataset.sparkSession
         check_together(self)
+        # As Spark ML does it: a model that could not transform these rows is not worth a fit.
+        check_outputs(dataset, (self.getRawPredictionCol(), self.getProbabilityCol(), self.getPredictionCol()))
         placement = self._place(spark)
         about: dict[str, Any] = {"started": datetime.datetime.now().astimezone().isoformat(" ", "minutes")}
         start = time.perf_counter()
@@ -292,13 +293,11 @@ class BSPAUCClassifier(
         """What is to be learned; ``rows`` gives the training rows, where their distances count."""
         kind = self.getNetwork()
         if kind != "kernel":
-            return NetworkSpec(kind, num_features, tuple(self.getHiddenLayers()) if kind == "mlp" else ())
+            layers = tuple(self.getHiddenLayers()) if kind == "mlp" else ()
+            preflight.check_weights(num_features, layers, rows)
+            return NetworkSpec(kind, num_features, layers)
         count, width = self.getNumRandomFeatures(), self.getKernelWidth()
-        if 4 * count * num_features > _MOST_FREQUENCY_BYTES:
-            raise InvalidParamError(
-                f"numRandomFeatures {count} for {num_features:,} features needs a table of "
-                f"{4e-9 * count * num_features:.1f} GB on every worker. Lower numRandomFeatures, or hash the features."
-            )
+        preflight.check_frequencies(num_features, count)
         if isinstance(width, str):
             width = median_width({name: one for name, one in rows().items() if name in (POSITIVES, NEGATIVES)})
         # RandomState takes 32 bits.

@@ -104,11 +104,12 @@ class BSPAUCParams(BSPAUCModelParams, HasValidationIndicatorCol, HasSeed):
     )
     kernelWidth: Param[Any] = param(
         "kernelWidth",
-        "width σ of the Gaussian kernel exp(−‖x − y‖²/2σ²): a number > 0, or 'median', the median distance of rows",
+        "width σ of the Gaussian kernel exp(−‖x − y‖²/2σ²): a number from 1e-30 to 1e30, or 'median', the median "
+        "distance of rows",
         checked(
             lambda value: value if value == "median" else TypeConverters.toFloat(value),
-            lambda value: value == "median" or (math.isfinite(value) and value > 0),
-            "a number > 0 or 'median'",
+            lambda value: value == "median" or 1e-30 <= value <= 1e30,
+            "a number from 1e-30 to 1e30, or 'median'",
             "kernelWidth",
         ),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pyspark.errors import AnalysisException
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReader, MLWriter
 from pyspark.sql import SparkSession
 from pyspark.sql.utils import is_remote
@@ -57,7 +58,10 @@ class ModelReader(MLReader[Any]):
     def load(self, path: str) -> BSPAUCModel:
         """Read the model at ``path``."""
         spark = _session(self)
-        metadata: dict[str, Any] = DefaultParamsReader.loadMetadata(path, spark)
+        try:
+            metadata: dict[str, Any] = DefaultParamsReader.loadMetadata(path, spark)
+        except AnalysisException as error:
+            raise ModelFormatError(f"no model at {path}: there is no folder metadata in it. Check the path.") from error
         wanted = f"{self._cls.__module__}.{self._cls.__name__}"
         if metadata["class"] != wanted:
             raise ModelFormatError(f"{path} holds a {metadata['class']}, not a {wanted}: load it with that class.")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from bspauc_spark.columns import Columns, check_columns, density, feature_struct, quoted, width_of
+from bspauc_spark.columns import Columns, check_columns, check_width, density, feature_struct, quoted, width_of
 from bspauc_spark.errors import InvalidDataError, InvalidFeaturesError, InvalidLabelError, StagingError
 from bspauc_spark.preflight import slots
 from bspauc_spark.shards import (
@@ -76,6 +76,7 @@ def stage(dataset: DataFrame, columns: Columns, staging_dir: str | None) -> Stag
     check_columns(dataset, columns)
     num_features = width_of(dataset, columns.features)
     sparse = num_features > ALWAYS_DENSE_FEATURES and density(dataset, columns.features) < SPARSE_BELOW
+    check_width(columns.features, num_features, sparse)
     directory = _new_directory(staging_dir)
     try:
         found = _write_shards(dataset, columns, directory, num_features, sparse)
@@ -162,7 +163,7 @@ def _raise_if_invalid(found: _Found, columns: Columns, num_features: int) -> Non
         raise InvalidDataError("the DataFrame is empty: there is nothing to fit on.")
     if problems.get("label"):
         raise InvalidLabelError(
-            f"column {columns.label!r} has {count('label')} null or NaN values in {rows}. "
+            f"column {columns.label!r} has {count('label')} null, NaN or infinite values in {rows}. "
             "Drop or fill them before fit()."
         )
     if problems.get("null"):
@@ -173,7 +174,7 @@ def _raise_if_invalid(found: _Found, columns: Columns, num_features: int) -> Non
         sizes = ", ".join(str(size) for size in sorted(found.sizes - {num_features})[:5])
         raise InvalidFeaturesError(
             f"column {columns.features!r} has {count('size')} of {rows} with another size than {num_features} "
-            f"(found: {sizes}). All rows need the same number of features."
+            f"(found: {sizes}). Give all rows the same number of features."
         )
     if problems.get("value"):
         raise InvalidFeaturesError(
@@ -182,16 +183,23 @@ def _raise_if_invalid(found: _Found, columns: Columns, num_features: int) -> Non
         )
     if problems.get("validation"):
         raise InvalidDataError(
-            f"column {columns.validation!r} (validationIndicatorCol) is null in {count('validation')} of {rows}."
+            f"column {columns.validation!r} (validationIndicatorCol) is null in {count('validation')} of {rows}. "
+            "Fill it with true for validation rows, false for training rows."
         )
     _raise_if_a_class_is_missing(found, columns)
 
 
+_REMEDY = {
+    "training": "AUC needs rows of both classes: set positiveLabel, or give rows of the class that is missing.",
+    "validation": "Both classes are needed there too: mark rows of both in validationIndicatorCol, or leave it out.",
+}
+
+
 def _raise_if_a_class_is_missing(found: _Found, columns: Columns) -> None:
-    labels = ", ".join(f"{label:g}" for label in sorted(found.labels)[:5])
+    labels = ", ".join(f"{label:g}" for label in sorted(found.labels)[:5]) + (", …" if len(found.labels) > 5 else "")
     if columns.positive_label_is_default and len(found.labels) > 2:
         raise InvalidLabelError(
-            f"column {columns.label!r} has more than two labels ({labels}, …) and positiveLabel is not set. "
+            f"column {columns.label!r} has more than two labels ({labels}) and positiveLabel is not set. "
             "Set positiveLabel: that label is then learned against all the others."
         )
     parts = {"training": (POSITIVES, NEGATIVES)}
@@ -202,6 +210,5 @@ def _raise_if_a_class_is_missing(found: _Found, columns: Columns) -> None:
             if not found.files.get(kind):
                 raise InvalidLabelError(
                     f"column {columns.label!r} has no {part} row with a label {meaning} positiveLabel "
-                    f"{columns.positive_label:g} among {found.rows:,} rows (labels: {labels}). "
-                    "AUC needs both classes."
+                    f"{columns.positive_label:g} among {found.rows:,} rows (labels: {labels}). {_REMEDY[part]}"
                 )

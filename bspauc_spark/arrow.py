@@ -37,11 +37,11 @@ class FeatureBlock(ABC):
         """What is wrong with how many rows; nothing if all are good."""
         for wrong, text in (
             (self.is_null, "null"),
-            (self.wrong_size, "of another size"),
+            (self.wrong_size, f"of another size ({', '.join(map(str, np.unique(self.sizes[self.wrong_size])[:5]))})"),
             (self.bad_value, "NaN, infinite or too large"),
         ):
             if wrong.any():
-                return f"{int(wrong.sum()):,} of {len(wrong):,} rows are {text}"
+                return f"{int(wrong.sum()):,} of {len(wrong):,} rows of a batch are {text}"
         return None
 
     @abstractmethod

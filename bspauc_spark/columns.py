@@ -14,6 +14,7 @@ from pyspark.sql import types as st
 from bspauc_spark.errors import InvalidDataError, InvalidFeaturesError, InvalidLabelError
 from bspauc_spark.workers.networks import BLOCK_ROWS
 
+EMPTY = "the DataFrame is empty: there is nothing to fit on. Look at the filters and joins that made it."
 # Of a table's columns, an error names so many.
 _MOST_NAMES = 20
 # Rows are scored in blocks; what one of dense rows may take.
@@ -127,7 +128,7 @@ def width_of(dataset: DataFrame, name: str) -> int:
     row = dataset.select(_size(dataset, name).alias("size")).where("size >= 0").first()
     if row is None:
         if dataset.isEmpty():
-            raise InvalidDataError("the DataFrame is empty: there is nothing to fit on.")
+            raise InvalidDataError(EMPTY)
         raise InvalidFeaturesError(f"column {name!r} is null in every row. Fill it before fit().")
     if row["size"] == 0:
         raise InvalidFeaturesError(

@@ -158,7 +158,7 @@ class BSPAUCModel(Model, BSPAUCModelParams, MLReadable["BSPAUCModel"], MLWritabl
             block = feature_block(features, scorer.spec.num_features, scorer.sparse)
             if block.problem:
                 raise InvalidFeaturesError(
-                    f"column {column!r} (featuresCol): {block.problem} in a batch; the model was fitted on "
+                    f"column {column!r} (featuresCol): {block.problem}; the model was fitted on "
                     f"{scorer.spec.num_features:,} finite features. Drop or mend such rows first."
                 )
             return scorer, scorer.score_block(block)

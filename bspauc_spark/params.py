@@ -311,14 +311,17 @@ def check_together(params: BSPAUCParams) -> None:
     named = [column for column in columns.values() if column]
     if len(set(named)) < len(named):
         raise InvalidParamError(
-            f"output columns must have different names; got {', '.join(f'{k} {v!r}' for k, v in columns.items())}."
+            f"output columns must have different names; got {', '.join(f'{k} {v!r}' for k, v in columns.items())}. "
+            "Rename one."
         )
 
 
 def _check_pace(params: BSPAUCParams) -> None:
     schedule = params.getOrDefault("paceSchedule")
     if schedule == "fraction":
-        _refuse_set(params, ("lambdaInit", "lambdaGrowth", "lambdaMax"), "paceSchedule is 'fraction', which finds λ")
+        _refuse_set(
+            params, ("lambdaInit", "lambdaGrowth", "lambdaMax"), "paceSchedule is 'fraction', which finds λ itself"
+        )
         _check_order(params, "paceStart", "paceEnd")
     else:
         _refuse_set(params, ("paceEnd",), f"paceSchedule is {schedule!r}, which ends at lambdaMax")

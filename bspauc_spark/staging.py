@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from bspauc_spark.columns import Columns, check_columns, check_width, density, feature_struct, quoted, width_of
+from bspauc_spark.columns import EMPTY, Columns, check_columns, check_width, density, feature_struct, quoted, width_of
 from bspauc_spark.errors import InvalidDataError, InvalidFeaturesError, InvalidLabelError, StagingError
 from bspauc_spark.preflight import slots
 from bspauc_spark.shards import (
@@ -160,7 +160,7 @@ def _raise_if_invalid(found: _Found, columns: Columns, num_features: int) -> Non
         return f"{problems[problem]:,}"
 
     if found.rows == 0:
-        raise InvalidDataError("the DataFrame is empty: there is nothing to fit on.")
+        raise InvalidDataError(EMPTY)
     if problems.get("label"):
         raise InvalidLabelError(
             f"column {columns.label!r} has {count('label')} null, NaN or infinite values in {rows}. "
@@ -191,7 +191,7 @@ def _raise_if_invalid(found: _Found, columns: Columns, num_features: int) -> Non
 
 _REMEDY = {
     "training": "AUC needs rows of both classes: set positiveLabel, or give rows of the class that is missing.",
-    "validation": "Both classes are needed there too: mark rows of both in validationIndicatorCol, or leave it out.",
+    "validation": "Mark rows of both classes in validationIndicatorCol, or leave it out.",
 }
 
 
@@ -206,6 +206,12 @@ def _raise_if_a_class_is_missing(found: _Found, columns: Columns) -> None:
     if columns.validation:
         parts["validation"] = (VALIDATION_POSITIVES, VALIDATION_NEGATIVES)
     for part, kinds in parts.items():
+        if columns.validation and not any(found.files.get(kind) for kind in kinds):
+            raise InvalidDataError(
+                f"column {columns.validation!r} (validationIndicatorCol) is {'true' if part == 'training' else 'false'} "
+                f"in all {found.rows:,} rows: there is no {part} row. Mark some rows of both classes as {part} rows, or "
+                "leave validationIndicatorCol out."
+            )
         for kind, meaning in zip(kinds, ("equal to", "different from"), strict=True):
             if not found.files.get(kind):
                 raise InvalidLabelError(

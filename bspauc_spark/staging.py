@@ -207,10 +207,10 @@ def _raise_if_a_class_is_missing(found: _Found, columns: Columns) -> None:
         parts["validation"] = (VALIDATION_POSITIVES, VALIDATION_NEGATIVES)
     for part, kinds in parts.items():
         if columns.validation and not any(found.files.get(kind) for kind in kinds):
+            value = "true" if part == "training" else "false"
             raise InvalidDataError(
-                f"column {columns.validation!r} (validationIndicatorCol) is {'true' if part == 'training' else 'false'} "
-                f"in all {found.rows:,} rows: there is no {part} row. Mark some rows of both classes as {part} rows, or "
-                "leave validationIndicatorCol out."
+                f"column {columns.validation!r} (validationIndicatorCol) is {value} in all {found.rows:,} rows: there "
+                f"is no {part} row. Mark some rows of both classes as {part} rows, or leave validationIndicatorCol out."
             )
         for kind, meaning in zip(kinds, ("equal to", "different from"), strict=True):
             if not found.files.get(kind):

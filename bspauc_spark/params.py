@@ -20,6 +20,8 @@ from typing_extensions import Self
 from bspauc_spark.converters import checked, choice, flag, integer, number, param, text
 from bspauc_spark.errors import InvalidParamError
 
+# Of λ, μ, ν: their products must be finite. Of η and τ: θ and the optimizers count in float32.
+LARGEST, LARGEST_RATE = 1e30, 1e6
 _NAME, _NAME_OR_EMPTY = "a column's name", "a column's name, or '' for none"
 
 
@@ -147,24 +149,25 @@ class BSPAUCParams(BSPAUCModelParams, HasValidationIndicatorCol, HasSeed):
         ("fraction", "geometric", "linear"),
     )
     lambdaInit: Param[float] = number(
-        "lambdaInit", "λ of round 1; unset: the one that keeps paceStart of the rows", 0, open_low=True
+        "lambdaInit", "λ of round 1; unset: the one that keeps paceStart of the rows", 0, LARGEST, open_low=True
     )
-    lambdaGrowth: Param[float] = number("lambdaGrowth", "factor c of λ from round to round (geometric)", 1)
+    lambdaGrowth: Param[float] = number("lambdaGrowth", "factor c of λ from round to round (geometric)", 1, LARGEST)
     lambdaMax: Param[float] = number(
         "lambdaMax",
         "largest λ, the paper's λ_∞; needed by the geometric and linear schedules",
         0,
+        LARGEST,
         open_low=True,
     )
-    nu: Param[float] = number("nu", "weight ν of the balance between the classes: μ = ν·λ", 0)
-    mu: Param[float] = number("mu", "weight μ of the balance itself; unset: from nu", 0)
+    nu: Param[float] = number("nu", "weight ν of the balance between the classes: μ = ν·λ", 0, LARGEST)
+    mu: Param[float] = number("mu", "weight μ of the balance itself; unset: from nu", 0, LARGEST)
 
     optimizer: Param[str] = choice(
         "optimizer",
         "sgd is Algorithm 2; adam adds the penalty to the gradient, adamw decouples it",
         ("adam", "adamw", "sgd"),
     )
-    learningRate: Param[float] = number("learningRate", "learning rate η", 0, open_low=True)
+    learningRate: Param[float] = number("learningRate", "learning rate η", 0, LARGEST_RATE, open_low=True)
     batchSize: Param[int] = integer("batchSize", "positives, and as many negatives, per step", 1, 2**20)
     stepsPerRound: Param[int] = integer("stepsPerRound", "steps of the θ block in each round", 1)
     regParam: Param[float] = number(
@@ -173,6 +176,7 @@ class BSPAUCParams(BSPAUCModelParams, HasValidationIndicatorCol, HasSeed):
         "that decay, and the objective has no penalty; unset: 0.3, but for an mlp under adamw 6000 / rows, at most "
         "5, where that is more: few rows would be learned by heart",
         0,
+        LARGEST_RATE,
     )
     pairing: Param[str] = choice(
         "pairing",

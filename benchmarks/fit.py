@@ -29,9 +29,10 @@ from benchmarks.solve import seconds
 from benchmarks.theta import Bare
 from benchmarks.transform import session
 from bspauc_spark import BSPAUCClassifier
+from bspauc_spark.columns import Columns
 from bspauc_spark.selection import solve
 from bspauc_spark.shards import NEGATIVES, POSITIVES
-from bspauc_spark.staging import Columns, stage
+from bspauc_spark.staging import stage
 from bspauc_spark.statistics import ClassScores
 from bspauc_spark.workers.networks import NetworkSpec
 from bspauc_spark.workers.rows import DenseRows

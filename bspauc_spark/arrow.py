@@ -37,11 +37,11 @@ class FeatureBlock(ABC):
         """What is wrong with how many rows; nothing if all are good."""
         for wrong, text in (
             (self.is_null, "null"),
-            (self.wrong_size, "of another size"),
+            (self.wrong_size, f"of another size ({', '.join(map(str, np.unique(self.sizes[self.wrong_size])[:5]))})"),
             (self.bad_value, "NaN, infinite or too large"),
         ):
             if wrong.any():
-                return f"{int(wrong.sum()):,} of {len(wrong):,} rows are {text}"
+                return f"{int(wrong.sum()):,} of {len(wrong):,} rows of a batch are {text}"
         return None
 
     @abstractmethod
@@ -51,7 +51,7 @@ class FeatureBlock(ABC):
 
 @dataclass(frozen=True)
 class DenseBlock(FeatureBlock):
-    """Rows as a matrix; those of another size are zero."""
+    """Rows as a matrix; those that are null or of another size are left out."""
 
     matrix: FloatArray
 
@@ -64,15 +64,14 @@ class DenseBlock(FeatureBlock):
         # x + 0 turns −0 into 0, so that equal rows are equal bit by bit.
         values = _floats(features.flatten()) + np.float32(0)
         right = ~(is_null | wrong_size)
-        if right.all():
-            matrix = values.reshape(len(features), num_features)
-        else:
-            matrix = np.zeros((len(features), num_features), dtype=np.float32)
-            matrix[right] = values[np.repeat(right, sizes)].reshape(-1, num_features)
-        return cls(is_null, wrong_size, ~np.isfinite(matrix).all(axis=1), sizes, matrix)
+        matrix = (values if right.all() else values[np.repeat(right, sizes)]).reshape(-1, num_features)
+        bad_value = np.zeros(len(features), dtype=bool)
+        bad_value[right] = ~np.isfinite(matrix).all(axis=1)
+        return cls(is_null, wrong_size, bad_value, sizes, matrix)
 
     def arrow(self, index: IntArray) -> pa.RecordBatch:
-        chosen = self.matrix if len(index) == len(self.matrix) else self.matrix[index]
+        places = np.cumsum(~(self.is_null | self.wrong_size)) - 1
+        chosen = self.matrix if len(index) == len(self.matrix) else self.matrix[places[index]]
         column = pa.FixedSizeListArray.from_arrays(pa.array(chosen.reshape(-1)), self.matrix.shape[1])
         return pa.RecordBatch.from_arrays([column], names=["features"])
 

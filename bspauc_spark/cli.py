@@ -19,10 +19,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
+from bspauc_spark.columns import quoted
 from bspauc_spark.errors import BSPAUCError, InvalidDataError, InvalidParamError
 from bspauc_spark.estimator import BSPAUCClassifier
 from bspauc_spark.model import BSPAUCModel
-from bspauc_spark.staging import quoted
 
 FORMATS = ("parquet", "csv", "libsvm", "delta")
 LABEL = "bspauc__label"

@@ -22,9 +22,10 @@ from bspauc_spark import algorithm, preflight, tracking
 from bspauc_spark.accessors import Accessors
 from bspauc_spark.calibration import fit_calibration
 from bspauc_spark.checkpoint import Checkpoints
+from bspauc_spark.columns import Columns, check_outputs
 from bspauc_spark.diagnostics import Diagnostics
 from bspauc_spark.distributed import DistributedWorkers, Launch
-from bspauc_spark.errors import CollapseError, DivergedError, InvalidParamError
+from bspauc_spark.errors import CollapseError, DivergedError
 from bspauc_spark.launch import InProcessWorkers, Scores, Workers, one_thread
 from bspauc_spark.model import BSPAUCModel
 from bspauc_spark.pace import AutomaticPace, ExplicitPace, FractionPace, Pace
@@ -34,10 +35,10 @@ from bspauc_spark.preflight import Placement
 from bspauc_spark.scorer import LossCurves, Scorer, balanced_threshold
 from bspauc_spark.selection import Selection, solve
 from bspauc_spark.shards import NEGATIVES, POSITIVES
-from bspauc_spark.staging import Columns, StagedData, stage
+from bspauc_spark.staging import StagedData, stage
 from bspauc_spark.summary import TrainingSummary
 from bspauc_spark.workers.device import choose_device
-from bspauc_spark.workers.networks import MOST_FREQUENCY_BYTES, NetworkSpec, median_width
+from bspauc_spark.workers.networks import NetworkSpec, median_width
 from bspauc_spark.workers.rows import Rows
 from bspauc_spark.workers.serve import Task
 from bspauc_spark.workers.storage import folder, shown
@@ -146,6 +147,8 @@ class BSPAUCClassifier(
     def _fit(self, dataset: DataFrame) -> BSPAUCModel:
         spark = dataset.sparkSession
         check_together(self)
+        # As Spark ML does it: a model that could not transform these rows is not worth a fit.
+        check_outputs(dataset, (self.getRawPredictionCol(), self.getProbabilityCol(), self.getPredictionCol()))
         placement = self._place(spark)
         about: dict[str, Any] = {"started": datetime.datetime.now().astimezone().isoformat(" ", "minutes")}
         start = time.perf_counter()
@@ -305,16 +308,15 @@ class BSPAUCClassifier(
         """What is to be learned; ``rows`` gives the training rows, where their distances count."""
         kind = self.getNetwork()
         if kind != "kernel":
-            return NetworkSpec(kind, num_features, tuple(self.getHiddenLayers()) if kind == "mlp" else ())
+            layers = tuple(self.getHiddenLayers()) if kind == "mlp" else ()
+            preflight.check_weights(num_features, layers, rows)
+            return NetworkSpec(kind, num_features, layers)
         count, width = self.getNumRandomFeatures(), self.getKernelWidth()
-        if 4 * count * num_features > MOST_FREQUENCY_BYTES:
-            raise InvalidParamError(
-                f"numRandomFeatures {count} for {num_features:,} features needs a table of "
-                f"{4e-9 * count * num_features:.1f} GB on every worker. Lower numRandomFeatures, or hash the features."
-            )
+        preflight.check_frequencies(num_features, count)
         if isinstance(width, str):
             width = median_width({name: one for name, one in rows().items() if name in (POSITIVES, NEGATIVES)})
-        return NetworkSpec(kind, num_features, (), count, width, self.getSeed())
+        # RandomState takes 32 bits.
+        return NetworkSpec(kind, num_features, (), count, width, self.getSeed() % 2**32)
 
     def _decay(self, counts: Mapping[str, int]) -> float:
         """``regParam``, or what stands for it where it is not set."""
@@ -334,7 +336,7 @@ class BSPAUCClassifier(
             tau=decay,
             pairing=self.getPairing(),
             averaging=self.getAveraging(),
-            seed=self.getSeed(),
+            seed=self.getSeed() % 2**64,
             pretrain_steps=self.getPretrainSteps(),
             pretrain_fraction=self.getPretrainFraction(),
             features_per_step=self.getFeaturesPerStep(),

@@ -20,12 +20,20 @@ from pyspark.sql import types as st
 from pyspark.sql.pandas.functions import arrow_udf
 
 from bspauc_spark.arrow import feature_block
+from bspauc_spark.columns import (
+    check_features,
+    check_labels,
+    check_outputs,
+    declared_width,
+    feature_struct,
+    quoted,
+    row_size,
+)
 from bspauc_spark.errors import InvalidDataError, InvalidFeaturesError
 from bspauc_spark.params import BSPAUCModelParams
 from bspauc_spark.persistence import ModelReader, ModelWriter
 from bspauc_spark.schema import within
 from bspauc_spark.scorer import JSON_NAME, Scorer, cached_scorer, reading
-from bspauc_spark.staging import feature_struct, features_type_problem, quoted, row_size
 from bspauc_spark.summary import TrainingSummary
 
 if TYPE_CHECKING:
@@ -111,7 +119,8 @@ class BSPAUCModel(Model, BSPAUCModelParams, MLReadable["BSPAUCModel"], MLWritabl
 
         udf = arrow_udf(rate, _VECTORS)  # type: ignore[call-overload]
         rated = self._by_rows(dataset).withColumn(_SCORED, udf(self._features(dataset)))
-        return rated.select(*map(quoted, dataset.columns), *(c.alias(n) for n, c in wanted.items()))
+        # Not by name: other columns may share one, after a join for example.
+        return rated.select("*", *(c.alias(n) for n, c in wanted.items())).drop(_SCORED)
 
     def audit(self, dataset: DataFrame) -> DataFrame:
         """Add what the model thinks of each row's label.
@@ -121,10 +130,9 @@ class BSPAUCModel(Model, BSPAUCModelParams, MLReadable["BSPAUCModel"], MLWritabl
         from the scores; order by it, descending, to see the rows worth a second look.
         """
         self._check(dataset, list(AUDIT_COLUMNS))
-        label = self.getLabelCol()
-        if label not in dataset.columns:
-            raise InvalidDataError(f"column {label!r} (labelCol) is not in the DataFrame; an audit needs labels.")
-        is_positive = quoted(label).cast("double") == self.getPositiveLabel()
+        check_labels(dataset, self.getLabelCol())
+        label = quoted(self.getLabelCol()).cast("double")
+        is_positive = sf.when(~sf.isnan(label), label == self.getPositiveLabel())
         scores = self._scores()
 
         def judge(features: pa.Array, is_positive: pa.Array) -> pa.Array:
@@ -133,22 +141,17 @@ class BSPAUCModel(Model, BSPAUCModelParams, MLReadable["BSPAUCModel"], MLWritabl
         fields = ", ".join(f"{name} double" for name in AUDIT_COLUMNS)
         udf = arrow_udf(judge, fields)  # type: ignore[call-overload]
         scored = self._by_rows(dataset).withColumn(_SCORED, udf(self._features(dataset), is_positive))
-        return scored.select(*map(quoted, dataset.columns), *(sf.col(_SCORED)[n].alias(n) for n in AUDIT_COLUMNS))
+        return scored.select("*", *(sf.col(_SCORED)[n].alias(n) for n in AUDIT_COLUMNS)).drop(_SCORED)
 
     def _check(self, dataset: DataFrame, added: list[str]) -> None:
         features = self.getFeaturesCol()
-        if features not in dataset.columns:
-            raise InvalidDataError(f"column {features!r} (featuresCol) is not in the DataFrame.")
-        problem = features_type_problem(dataset.schema[features].dataType)
-        if problem:
-            raise InvalidFeaturesError(f"column {features!r} {problem}.")
-        taken = [name for name in added if name in dataset.columns]
-        if taken:
-            raise InvalidDataError(f"output column {taken[0]!r} is in the DataFrame already: drop or rename it.")
-        declared = dataset.schema[features].metadata.get("ml_attr", {}).get("num_attrs", self.numFeatures)
+        check_features(dataset, features)
+        check_outputs(dataset, added)
+        declared = declared_width(dataset, features) or self.numFeatures
         if declared != self.numFeatures:
             raise InvalidFeaturesError(
-                f"column {features!r} has {declared} features; the model was fitted on {self.numFeatures}."
+                f"column {features!r} (featuresCol) has {declared:,} features; the model was fitted on "
+                f"{self.numFeatures:,}. Assemble the columns of the fit, in the same order."
             )
 
     def _features(self, dataset: DataFrame) -> Any:
@@ -173,8 +176,8 @@ class BSPAUCModel(Model, BSPAUCModelParams, MLReadable["BSPAUCModel"], MLWritabl
             block = feature_block(features, scorer.spec.num_features, scorer.sparse)
             if block.problem:
                 raise InvalidFeaturesError(
-                    f"column {column!r}: {block.problem} in a batch; the model was fitted on "
-                    f"{scorer.spec.num_features} finite features. Clean them first."
+                    f"column {column!r} (featuresCol): {block.problem}; the model was fitted on "
+                    f"{scorer.spec.num_features:,} finite features. Drop or mend such rows first."
                 )
             return scorer, scorer.score_block(block)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -32,6 +33,7 @@ _LEAST_WRONG = 0.005
 _LEAST_FRACTION = 0.02
 # Fractions that differ by class are held by the balance term, so it cannot be off.
 _LEAST_NU = 1e-3
+_LARGEST_EXPONENT = 700.0
 
 
 class Pace(Protocol):
@@ -115,7 +117,9 @@ class ExplicitPace:
         if self.first is None:
             self.first = min(calibration(pos, neg, self.fraction, mu=self.mu).lam, self.largest)
         if self.growth is not None:
-            lam = min(self.first * self.growth ** (t - 1), self.largest)
+            # A power beyond all floats is an error in Python, and beyond λ_∞ here.
+            beyond = (t - 1) * math.log(self.growth) > _LARGEST_EXPONENT
+            lam = self.largest if beyond else min(self.first * self.growth ** (t - 1), self.largest)
         else:
             lam = self.first + (self.largest - self.first) * ramp(t, self.rounds)
         return PaceStep(lam, self.mu)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
-from pyspark.ml.param import Param, Params, TypeConverters
+from pyspark.ml.param import Param, TypeConverters
 from pyspark.ml.param.shared import (
     HasFeaturesCol,
     HasLabelCol,
@@ -16,63 +15,32 @@ from pyspark.ml.param.shared import (
     HasSeed,
     HasValidationIndicatorCol,
 )
+from typing_extensions import Self
 
+from bspauc_spark.converters import checked, choice, flag, integer, number, param, text
 from bspauc_spark.errors import InvalidParamError
 
-T = TypeVar("T")
-
-
-def _checked(convert: Callable[[Any], T], valid: Callable[[T], bool], wanted: str, name: str) -> Callable[[Any], T]:
-    """A type converter that also checks the range, so that a bad value is refused when it is set."""
-
-    def convert_and_check(value: Any) -> T:
-        try:
-            converted = convert(value)
-        except (TypeError, ValueError) as error:
-            raise InvalidParamError(f"{name} must be {wanted}; got {value!r}.") from error
-        if not valid(converted):
-            raise InvalidParamError(f"{name} must be {wanted}; got {value!r}.")
-        return converted
-
-    return convert_and_check
-
-
-def _number(name: str, doc: str, low: float, high: float = math.inf, *, open_low: bool = False) -> Any:
-    wanted = f"a number in {'(' if open_low else '['}{low:g}, {high:g}{']' if math.isfinite(high) else ')'}"
-
-    def valid(x: float) -> bool:
-        return math.isfinite(x) and (low < x if open_low else low <= x) and x <= high
-
-    return _param(name, f"{doc} ({wanted})", _checked(TypeConverters.toFloat, valid, wanted, name))
-
-
-def _integer(name: str, doc: str, low: int) -> Any:
-    wanted = f"a whole number of at least {low}"
-    return _param(name, f"{doc} ({wanted})", _checked(TypeConverters.toInt, lambda x: x >= low, wanted, name))
-
-
-def _choice(name: str, doc: str, options: tuple[str, ...]) -> Any:
-    wanted = "one of " + ", ".join(repr(option) for option in options)
-    return _param(name, f"{doc} ({wanted})", _checked(TypeConverters.toString, options.__contains__, wanted, name))
-
-
-def _flag(name: str, doc: str) -> Any:
-    return _param(name, doc, _checked(TypeConverters.toBoolean, lambda _: True, "True or False", name))
-
-
-def _param(name: str, doc: str, converter: Callable[[Any], Any]) -> Any:
-    return Param(Params._dummy(), name, doc, typeConverter=converter)
+# Of λ, μ, ν: their products must be finite. Of η and τ: θ and the optimizers count in float32.
+LARGEST, LARGEST_RATE = 1e30, 1e6
+_NAME, _NAME_OR_EMPTY = "a column's name", "a column's name, or '' for none"
 
 
 class BSPAUCModelParams(HasFeaturesCol, HasLabelCol, HasPredictionCol, HasRawPredictionCol, HasProbabilityCol):
     """Params that the fitted model uses too."""
 
-    positiveLabel: Param[float] = _number(
+    # Spark's own, checked as ours are.
+    featuresCol: Param[str] = text("featuresCol", "features column name", _NAME)
+    labelCol: Param[str] = text("labelCol", "label column name", _NAME)
+    predictionCol: Param[str] = text("predictionCol", "prediction column name", _NAME_OR_EMPTY, empty=True)
+    rawPredictionCol: Param[str] = text("rawPredictionCol", "raw prediction column name", _NAME_OR_EMPTY, empty=True)
+    probabilityCol: Param[str] = text("probabilityCol", "probability column name", _NAME_OR_EMPTY, empty=True)
+
+    positiveLabel: Param[float] = number(
         "positiveLabel",
         "the label that counts as positive; every other label is negative",
         -math.inf,
     )
-    threshold: Param[float] = _number(
+    threshold: Param[float] = number(
         "threshold",
         "rows that score above it are predicted positive; unset: the score that maximises balanced accuracy on "
         "the training rows",
@@ -82,6 +50,18 @@ class BSPAUCModelParams(HasFeaturesCol, HasLabelCol, HasPredictionCol, HasRawPre
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._setDefault(positiveLabel=1.0)
+
+    def _set(self, **values: Any) -> Self:
+        """Set Params by name, also where ``copy`` is given values."""
+        for name, value in values.items():
+            if value is None:
+                raise InvalidParamError(f"{name} cannot be None. Leave it out, or unset it by clear().")
+        return super()._set(**values)
+
+    def set(self, param: Param[Any], value: Any) -> None:
+        """Set a Param; Spark's own would turn our error into one of its own."""
+        self._shouldOwn(param)
+        self._set(**{param.name: value})
 
     def getPositiveLabel(self) -> float:
         """Value of ``positiveLabel``."""
@@ -95,17 +75,25 @@ class BSPAUCModelParams(HasFeaturesCol, HasLabelCol, HasPredictionCol, HasRawPre
 class BSPAUCParams(BSPAUCModelParams, HasValidationIndicatorCol, HasSeed):
     """Params of the fit."""
 
-    network: Param[str] = _choice(
+    validationIndicatorCol: Param[str] = text(
+        "validationIndicatorCol", "column name of the indicator: true for validation, false for training", _NAME
+    )
+    seed: Param[int] = param(
+        "seed",
+        "random seed (a whole number)",
+        checked(TypeConverters.toInt, lambda _: True, "a whole number", "seed"),
+    )
+    network: Param[str] = choice(
         "network",
         "the scoring function: fully connected layers with ReLU, one linear layer, or random Fourier features of the "
         "Gaussian kernel",
         ("mlp", "linear", "kernel"),
     )
-    hiddenLayers: Param[list[int]] = _param(
+    hiddenLayers: Param[list[int]] = param(
         "hiddenLayers",
         "widths of the hidden layers of the mlp; seven of them and the output make the paper's eight fully "
         "connected layers (a list of whole numbers of at least 1)",
-        _checked(
+        checked(
             TypeConverters.toListInt,
             lambda widths: len(widths) > 0 and min(widths) >= 1,
             "a list of whole numbers of at least 1",
@@ -113,32 +101,33 @@ class BSPAUCParams(BSPAUCModelParams, HasValidationIndicatorCol, HasSeed):
         ),
     )
 
-    numRandomFeatures: Param[int] = _integer(
+    numRandomFeatures: Param[int] = integer(
         "numRandomFeatures", "random features D of the kernel; each is a cosine and a sine", 1
     )
-    kernelWidth: Param[Any] = _param(
+    kernelWidth: Param[Any] = param(
         "kernelWidth",
-        "width σ of the Gaussian kernel exp(−‖x − y‖²/2σ²): a number > 0, or 'median', the median distance of rows",
-        _checked(
+        "width σ of the Gaussian kernel exp(−‖x − y‖²/2σ²): a number from 1e-30 to 1e30, or 'median', the median "
+        "distance of rows",
+        checked(
             lambda value: value if value == "median" else TypeConverters.toFloat(value),
-            lambda value: value == "median" or (math.isfinite(value) and value > 0),
-            "a number > 0 or 'median'",
+            lambda value: value == "median" or 1e-30 <= value <= 1e30,
+            "a number from 1e-30 to 1e30, or 'median'",
             "kernelWidth",
         ),
     )
-    featuresPerStep: Param[int] = _integer(
+    featuresPerStep: Param[int] = integer(
         "featuresPerStep",
         "random features whose coefficients a step of the kernel's training moves, in turn; 1 is the paper's "
         "Algorithm 3, 0 moves all",
         0,
     )
 
-    selfPaced: Param[bool] = _flag(
+    selfPaced: Param[bool] = flag(
         "selfPaced",
         "select easy rows round by round; False trains on all rows (the paper's DSAM, with the kernel TSAM)",
     )
-    rounds: Param[int] = _integer("rounds", "rounds T of selection and training", 1)
-    paceStart: Param[float] = _number(
+    rounds: Param[int] = integer("rounds", "rounds T of selection and training", 1)
+    paceStart: Param[float] = number(
         "paceStart",
         "fraction of the rows kept in round 1, (V + U)/2; unset: 0.5, or, where paceEnd is automatic, the automatic "
         "fractions from the first round on",
@@ -146,7 +135,7 @@ class BSPAUCParams(BSPAUCModelParams, HasValidationIndicatorCol, HasSeed):
         1,
         open_low=True,
     )
-    paceEnd: Param[float] = _number(
+    paceEnd: Param[float] = number(
         "paceEnd",
         "fraction of the rows kept in the last round; unset: per class, one minus the estimated share of wrong "
         "labels, estimated anew each round",
@@ -154,104 +143,107 @@ class BSPAUCParams(BSPAUCModelParams, HasValidationIndicatorCol, HasSeed):
         1,
         open_low=True,
     )
-    paceSchedule: Param[str] = _choice(
+    paceSchedule: Param[str] = choice(
         "paceSchedule",
         "what rises: the kept fraction, or λ itself, by the factor lambdaGrowth (Algorithm 1) or linearly",
         ("fraction", "geometric", "linear"),
     )
-    lambdaInit: Param[float] = _number(
-        "lambdaInit", "λ of round 1; unset: the one that keeps paceStart of the rows", 0, open_low=True
+    lambdaInit: Param[float] = number(
+        "lambdaInit", "λ of round 1; unset: the one that keeps paceStart of the rows", 0, LARGEST, open_low=True
     )
-    lambdaGrowth: Param[float] = _number("lambdaGrowth", "factor c of λ from round to round (geometric)", 1)
-    lambdaMax: Param[float] = _number(
+    lambdaGrowth: Param[float] = number("lambdaGrowth", "factor c of λ from round to round (geometric)", 1, LARGEST)
+    lambdaMax: Param[float] = number(
         "lambdaMax",
         "largest λ, the paper's λ_∞; needed by the geometric and linear schedules",
         0,
+        LARGEST,
         open_low=True,
     )
-    nu: Param[float] = _number("nu", "weight ν of the balance between the classes: μ = ν·λ", 0)
-    mu: Param[float] = _number("mu", "weight μ of the balance itself; unset: from nu", 0)
+    nu: Param[float] = number("nu", "weight ν of the balance between the classes: μ = ν·λ", 0, LARGEST)
+    mu: Param[float] = number("mu", "weight μ of the balance itself; unset: from nu", 0, LARGEST)
 
-    optimizer: Param[str] = _choice(
+    optimizer: Param[str] = choice(
         "optimizer",
         "sgd is Algorithm 2; adam adds the penalty to the gradient, adamw decouples it",
         ("adam", "adamw", "sgd"),
     )
-    learningRate: Param[float] = _number("learningRate", "learning rate η", 0, open_low=True)
-    batchSize: Param[int] = _integer("batchSize", "positives, and as many negatives, per step", 1)
-    stepsPerRound: Param[int] = _integer("stepsPerRound", "steps of the θ block in each round", 1)
-    regParam: Param[float] = _number(
+    learningRate: Param[float] = number("learningRate", "learning rate η", 0, LARGEST_RATE, open_low=True)
+    batchSize: Param[int] = integer("batchSize", "positives, and as many negatives, per step", 1, 2**20)
+    stepsPerRound: Param[int] = integer("stepsPerRound", "steps of the θ block in each round", 1)
+    regParam: Param[float] = number(
         "regParam",
         "weight τ of the penalty Ω(θ) = ½‖θ‖² in the objective; with adamw, where the decay is decoupled, the rate of "
         "that decay, and the objective has no penalty; unset: 0.3, but for an mlp under adamw 6000 / rows, at most "
         "5, where that is more: few rows would be learned by heart",
         0,
+        LARGEST_RATE,
     )
-    pairing: Param[str] = _choice(
+    pairing: Param[str] = choice(
         "pairing",
         "pairs of a batch: every one, or the j-th positive with the j-th negative (paper)",
         ("all", "matched"),
     )
-    averaging: Param[float] = _number(
+    averaging: Param[float] = number(
         "averaging", "decay of the moving average of θ over steps, which scores and is saved; 0 is off", 0, 1
     )
-    pretrainSteps: Param[int] = _integer("pretrainSteps", "steps on a small share of the rows before round 1", 0)
-    pretrainFraction: Param[float] = _number(
+    pretrainSteps: Param[int] = integer("pretrainSteps", "steps on a small share of the rows before round 1", 0)
+    pretrainFraction: Param[float] = number(
         "pretrainFraction", "share of each class used by the pre-training", 0, 1, open_low=True
     )
-    ensureDescent: Param[bool] = _flag(
+    ensureDescent: Param[bool] = flag(
         "ensureDescent",
         "redo a θ block that raised its objective with half the learning rate, at most three times, then keep the "
         "old θ",
     )
-    patience: Param[int] = _integer(
+    patience: Param[int] = integer(
         "patience",
         "with validationIndicatorCol: stop after so many rounds without a better validation AUC; 0: never",
         0,
     )
-    stagingDir: Param[str] = _param(
+    stagingDir: Param[str] = text(
         "stagingDir",
         "folder that the driver and all executors see, for the staged rows, which are removed after the fit; unset: "
         "the system's temporary folder, on a local master only",
-        TypeConverters.toString,
+        "the path of a folder",
     )
-    numProcesses: Param[int] = _integer(
+    numProcesses: Param[int] = integer(
         "numProcesses",
         "workers that train θ; 0: on a local master this process, on a cluster one per executor, with useGpu per GPU",
         0,
     )
-    localMode: Param[bool] = _flag(
+    localMode: Param[bool] = flag(
         "localMode",
         "True: the workers are processes beside the driver, False: tasks on executors; unset: as the master is",
     )
-    useGpu: Param[bool] = _flag(
+    useGpu: Param[bool] = flag(
         "useGpu", "train on GPUs: each worker on the one that Spark assigned to it, this process on the first one"
     )
-    mixedPrecision: Param[bool] = _flag(
+    mixedPrecision: Param[bool] = flag(
         "mixedPrecision", "on GPUs, compute the layers of a training step in bfloat16; θ and all scores stay float32"
     )
-    checkpointDir: Param[str] = _param(
+    checkpointDir: Param[str] = text(
         "checkpointDir",
         "folder where each finished round is saved until the fit ends; a fit with the same Params and data that finds "
         "saved rounds there goes on after them",
-        TypeConverters.toString,
+        "the path of a folder",
     )
-    maxRestarts: Param[int] = _integer(
+    maxRestarts: Param[int] = integer(
         "maxRestarts", "how often lost workers are started again, from the last finished round", 0
     )
-    exactRows: Param[int] = _integer(
+    exactRows: Param[int] = integer(
         "exactRows",
         "scores of a class that are sorted on the driver, 4 bytes each; of a larger class histograms and the few bins "
         "that matter come to it, and the selection is the same",
         0,
+        2**40,
     )
-    tracking: Param[str] = _choice(
+    tracking: Param[str] = choice(
         "tracking",
         "MLflow: 'auto' logs the fit to the active run, if there is one, 'on' to a run of its own, nested under an "
         "active one",
         ("auto", "on", "off"),
     )
-    verbose: Param[bool] = _flag("verbose", "show a progress bar over the rounds")
+    verbose: Param[bool] = flag("verbose", "show a progress bar over the rounds")
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -306,38 +298,57 @@ def learning_params(params: BSPAUCParams) -> dict[str, Any]:
 
 def check_together(params: BSPAUCParams) -> None:
     """Refuse Params that contradict each other, before anything long starts."""
-    schedule = params.getOrDefault(params.paceSchedule)
-    given = [name for name in ("lambdaInit", "lambdaMax") if params.isDefined(name)]
-    if schedule == "fraction":
-        if given:
-            raise InvalidParamError(
-                f"{' and '.join(given)} set while paceSchedule is 'fraction', which finds λ by itself. "
-                "Set paceSchedule to 'geometric' or 'linear', or clear them."
-            )
-        if (
-            params.isDefined("paceEnd")
-            and params.isDefined("paceStart")
-            and params.getOrDefault("paceEnd") < params.getOrDefault("paceStart")
-        ):
-            raise InvalidParamError(
-                f"paceEnd {params.getOrDefault('paceEnd'):g} is below paceStart "
-                f"{params.getOrDefault('paceStart'):g}; the kept fraction rises from paceStart to paceEnd."
-            )
-    else:
-        if not params.isDefined("lambdaMax"):
-            raise InvalidParamError(f"paceSchedule {schedule!r} needs lambdaMax, the largest λ.")
-        if params.isDefined("lambdaInit") and params.getOrDefault("lambdaInit") > params.getOrDefault("lambdaMax"):
-            raise InvalidParamError(
-                f"lambdaInit {params.getOrDefault('lambdaInit'):g} is above lambdaMax "
-                f"{params.getOrDefault('lambdaMax'):g}."
-            )
+    _check_pace(params)
+    if params.getOrDefault("patience") and not params.isDefined("validationIndicatorCol"):
+        raise InvalidParamError(
+            f"patience {params.getOrDefault('patience')} needs validation rows, and validationIndicatorCol is not set. "
+            "Set validationIndicatorCol, or leave patience out."
+        )
     if params.getOrDefault("mixedPrecision") and not params.getOrDefault("useGpu"):
         raise InvalidParamError("mixedPrecision is for GPUs, and useGpu is False. Set useGpu=True, or leave it out.")
     if params.getOrDefault("mixedPrecision") and params.getOrDefault("network") == "kernel":
         raise InvalidParamError(
-            "mixedPrecision is not for network 'kernel': angles of random features need all digits of float32."
+            "mixedPrecision is not for network 'kernel': angles of random features need all digits of float32. "
+            "Leave mixedPrecision out."
         )
     columns = {name: params.getOrDefault(name) for name in ("predictionCol", "rawPredictionCol", "probabilityCol")}
     named = [column for column in columns.values() if column]
     if len(set(named)) < len(named):
-        raise InvalidParamError(f"output columns must have different names; got {columns}.")
+        raise InvalidParamError(
+            f"output columns must have different names; got {', '.join(f'{k} {v!r}' for k, v in columns.items())}. "
+            "Rename one."
+        )
+
+
+def _check_pace(params: BSPAUCParams) -> None:
+    schedule = params.getOrDefault("paceSchedule")
+    if schedule == "fraction":
+        _refuse_set(
+            params, ("lambdaInit", "lambdaGrowth", "lambdaMax"), "paceSchedule is 'fraction', which finds λ itself"
+        )
+        _check_order(params, "paceStart", "paceEnd")
+    else:
+        _refuse_set(params, ("paceEnd",), f"paceSchedule is {schedule!r}, which ends at lambdaMax")
+        if schedule == "linear":
+            _refuse_set(params, ("lambdaGrowth",), "paceSchedule is 'linear', which rises by equal steps")
+        if not params.isDefined("lambdaMax"):
+            raise InvalidParamError(f"paceSchedule {schedule!r} needs lambdaMax, the largest λ. Set lambdaMax.")
+        if params.isDefined("lambdaInit"):
+            _refuse_set(params, ("paceStart",), "lambdaInit is set, which is the start itself")
+        _check_order(params, "lambdaInit", "lambdaMax")
+    if params.isDefined("mu"):
+        _refuse_set(params, ("nu",), "mu is set, which nu would give")
+
+
+def _refuse_set(params: BSPAUCParams, names: tuple[str, ...], reason: str) -> None:
+    given = [name for name in names if params.isSet(name)]
+    if given:
+        raise InvalidParamError(f"{' and '.join(given)} cannot be set while {reason}. Leave one or the other out.")
+
+
+def _check_order(params: BSPAUCParams, first: str, last: str) -> None:
+    if not (params.isDefined(first) and params.isDefined(last)):
+        return
+    start, end = params.getOrDefault(first), params.getOrDefault(last)
+    if start > end:
+        raise InvalidParamError(f"{first} {start:g} is above {last} {end:g}, and the pace rises. Swap them.")

@@ -6,21 +6,27 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
+import numpy as np
 from pyspark.sql import SparkSession
 
 from bspauc_spark import gpus
-from bspauc_spark.errors import CheckpointError, InvalidDataError, PlacementError, StagingError
+from bspauc_spark.errors import CheckpointError, InvalidDataError, InvalidParamError, PlacementError, StagingError
 from bspauc_spark.workers.storage import Folder, folder, reason, shown
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from bspauc_spark.workers.rows import Rows
+
 # Executors may still be registering, or be started anew; Spark would wait ten minutes for the slots of a barrier stage.
 _SLOTS_TIMEOUT, _REPLACEMENT_TIMEOUT = 10.0, 120.0
+# Of θ, or of the kernel's frequencies, on a worker.
+_MOST_TABLE_BYTES = 2 << 30
 
 
 @dataclass(frozen=True)
@@ -106,6 +112,35 @@ def check_rows(rows: int, placement: Placement) -> None:
         raise InvalidDataError(
             f"there are {rows:,} training rows for {placement.processes} workers. Lower numProcesses."
         )
+
+
+def check_weights(num_features: int, hidden_layers: tuple[int, ...], rows: Callable[[], Mapping[str, Rows]]) -> None:
+    """Refuse a network that no worker could hold; of sparse rows, features that occur nowhere have no weights."""
+    width = num_features
+    if _weights(width, hidden_layers) > _MOST_TABLE_BYTES:
+        used = [columns for some in rows().values() if (columns := some.columns()) is not None]
+        width = len(np.unique(np.concatenate(used))) if used else width
+    size = _weights(width, hidden_layers)
+    if size > _MOST_TABLE_BYTES:
+        raise InvalidParamError(
+            f"hiddenLayers {list(hidden_layers)} on {width:,} features need {1e-9 * size:.1f} GB of weights on every "
+            "worker. Lower hiddenLayers, or hash the features."
+        )
+
+
+def check_frequencies(num_features: int, random_features: int) -> None:
+    """Refuse random features that no worker could hold."""
+    size = 4 * random_features * num_features
+    if size > _MOST_TABLE_BYTES:
+        raise InvalidParamError(
+            f"numRandomFeatures {random_features} for {num_features:,} features needs a table of {1e-9 * size:.1f} GB "
+            "on every worker. Lower numRandomFeatures, or hash the features."
+        )
+
+
+def _weights(width: int, hidden_layers: tuple[int, ...]) -> int:
+    """Bytes of a network's weights."""
+    return 4 * sum(a * b for a, b in pairwise((width, *hidden_layers, 1)))
 
 
 def check_checkpoint_dir(location: str) -> None:

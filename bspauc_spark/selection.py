@@ -294,7 +294,9 @@ def calibration(
     free = 0.0 if cold else zero_loss_fraction(pos, neg)
     if fraction <= free:
         attempt(LAMBDA_FLOOR, (free, free))
-        return tried[0]
+        # ρ_min itself is found by bisection, so next to nothing may be left of it.
+        if tried:
+            return tried[0]
     for lam, V, U in stationary_points(pos, neg, fraction, balance):
         attempt(lam, (V, U))
         if tried and tried[-1].reached:

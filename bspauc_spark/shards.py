@@ -59,7 +59,7 @@ class ShardTask:
             block = feature_block(batch.column("features"), self.num_features, self.sparse)
             label = batch.column("label").to_numpy(zero_copy_only=False)
             validation = batch.column("validation").fill_null(False).to_numpy(zero_copy_only=False)
-            bad_label = np.isnan(label)
+            bad_label = ~np.isfinite(label)
             problems["label"] += int(bad_label.sum())
             problems["validation"] += batch.column("validation").null_count
             problems["null"] += int(block.is_null.sum())

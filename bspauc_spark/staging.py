@@ -15,12 +15,20 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pyspark.errors import PySparkException
-from pyspark.ml.functions import vector_to_array
-from pyspark.ml.linalg import VectorUDT
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
-from pyspark.sql import types as st
 
+from bspauc_spark.columns import (
+    EMPTY,
+    Columns,
+    check_columns,
+    check_width,
+    density,
+    feature_struct,
+    filled,
+    quoted,
+    width_of,
+)
 from bspauc_spark.errors import InvalidDataError, InvalidFeaturesError, InvalidLabelError, StagingError
 from bspauc_spark.preflight import slots
 from bspauc_spark.shards import (
@@ -47,17 +55,6 @@ MOST_COLLECTED_BYTES = 1 << 30
 ALWAYS_DENSE_FEATURES = 512
 # Wider rows are staged sparse when fewer than this share of their values differ from zero.
 SPARSE_BELOW = 0.2
-
-
-@dataclass(frozen=True)
-class Columns:
-    """The columns a fit reads, and which label counts as positive."""
-
-    features: str
-    label: str
-    validation: str | None
-    positive_label: float
-    positive_label_is_default: bool
 
 
 @dataclass(frozen=True)
@@ -93,9 +90,10 @@ def stage(dataset: DataFrame, columns: Columns, staging_dir: str | None, here: b
 
     ``here``: the rows come to this process, which writes them, since Spark's tasks do not see its folders.
     """
-    _check_columns(dataset, columns)
-    num_features = _num_features(dataset, columns.features)
-    sparse = num_features > ALWAYS_DENSE_FEATURES and _density(dataset, columns.features) < SPARSE_BELOW
+    check_columns(dataset, columns)
+    num_features = width_of(dataset, columns.features)
+    sparse = num_features > ALWAYS_DENSE_FEATURES and density(dataset, columns.features) < SPARSE_BELOW
+    check_width(columns.features, num_features, sparse)
     if here:
         _refuse_many(dataset, columns.features, num_features, sparse)
     directory = _new_directory(staging_dir)
@@ -130,96 +128,9 @@ def _new_directory(staging_dir: str | None) -> Folder:
         ) from error
 
 
-def features_type_problem(data_type: st.DataType) -> str | None:
-    """Why a features column of this type cannot be used, or nothing."""
-    if isinstance(data_type, VectorUDT):
-        return None
-    if isinstance(data_type, st.ArrayType) and isinstance(data_type.elementType, st.NumericType):
-        return None
-    return f"has type {data_type.simpleString()}; a vector or an array of numbers is needed"
-
-
-def feature_struct(dataset: DataFrame, name: str, sparse: bool) -> Column:
-    """The features as Arrow can carry them: an array of floats, or the vector's own four fields."""
-    column = quoted(name)
-    data_type = dataset.schema[name].dataType
-    if isinstance(data_type, st.ArrayType):
-        return column.cast("array<float>")
-    # vector_to_array fails on null, which the checks are to count.
-    return sf.unwrap_udt(column) if sparse else sf.when(column.isNotNull(), vector_to_array(column, "float32"))
-
-
-def quoted(name: str) -> Column:
-    """The top-level column of this very name, dots and backticks included."""
-    return sf.col("`" + name.replace("`", "``") + "`")
-
-
-def _check_columns(dataset: DataFrame, columns: Columns) -> None:
-    wanted = {"featuresCol": columns.features, "labelCol": columns.label}
-    if columns.validation:
-        wanted["validationIndicatorCol"] = columns.validation
-    for param, name in wanted.items():
-        if name not in dataset.columns:
-            raise InvalidDataError(
-                f"column {name!r} ({param}) is not in the DataFrame; it has {', '.join(dataset.columns)}."
-            )
-    problem = features_type_problem(dataset.schema[columns.features].dataType)
-    if problem:
-        raise InvalidFeaturesError(f"column {columns.features!r} {problem}. VectorAssembler makes one.")
-    label_type = dataset.schema[columns.label].dataType
-    if not isinstance(label_type, st.NumericType | st.BooleanType):
-        raise InvalidLabelError(
-            f"column {columns.label!r} has type {label_type.simpleString()}; numbers are needed. "
-            "StringIndexer turns strings into numbers."
-        )
-    if columns.validation and not isinstance(dataset.schema[columns.validation].dataType, st.BooleanType):
-        raise InvalidDataError(
-            f"column {columns.validation!r} (validationIndicatorCol) has type "
-            f"{dataset.schema[columns.validation].dataType.simpleString()}; boolean is needed."
-        )
-
-
-def _num_features(dataset: DataFrame, name: str) -> int:
-    """The width of a row: from the column's ML metadata, else from the first row that has features."""
-    declared = dataset.schema[name].metadata.get("ml_attr", {}).get("num_attrs")
-    if declared:
-        return int(declared)
-    row = dataset.select(row_size(dataset, name).alias("size")).where("size >= 0").first()
-    if row is None:
-        if dataset.isEmpty():
-            raise InvalidDataError("the DataFrame is empty: there is nothing to fit on.")
-        raise InvalidFeaturesError(f"column {name!r} is null in every row.")
-    if row["size"] == 0:
-        raise InvalidFeaturesError(f"column {name!r} holds vectors of size 0: there are no features to learn from.")
-    return int(row["size"])
-
-
-def row_size(dataset: DataFrame, name: str) -> Column:
-    """The number of features that a row declares."""
-    if isinstance(dataset.schema[name].dataType, st.ArrayType):
-        return sf.size(quoted(name))
-    vector = sf.unwrap_udt(quoted(name))
-    return sf.coalesce(vector["size"], sf.size(vector["values"]))
-
-
-def _density(dataset: DataFrame, name: str) -> float:
-    """Share of stored values in wide rows, by one aggregate."""
-    filled = _filled(dataset, name)
-    total = dataset.agg(sf.sum(filled).alias("filled"), sf.sum(row_size(dataset, name)).alias("all")).first()
-    return float(total["filled"] or 0) / max(1, total["all"] or 0) if total else 1.0
-
-
-def _filled(dataset: DataFrame, name: str) -> Column:
-    """How many values of a row are stored."""
-    column = quoted(name)
-    if isinstance(dataset.schema[name].dataType, st.ArrayType):
-        return sf.size(sf.filter(column, lambda x: x != 0))
-    return sf.size(sf.unwrap_udt(column)["values"])
-
-
 def _refuse_many(dataset: DataFrame, name: str, num_features: int, sparse: bool) -> None:
     """Refuse rows that would fill this process, before they come."""
-    size = 8 * _filled(dataset, name) if sparse else sf.lit(4 * num_features)
+    size = 8 * filled(dataset, name) if sparse else sf.lit(4 * num_features)
     total = dataset.agg(sf.sum(size.cast("long")).alias("bytes")).first()
     needed = int(total["bytes"] or 0) if total else 0
     if needed > MOST_COLLECTED_BYTES:
@@ -293,10 +204,10 @@ def _raise_if_invalid(found: _Found, columns: Columns, num_features: int) -> Non
         return f"{problems[problem]:,}"
 
     if found.rows == 0:
-        raise InvalidDataError("the DataFrame is empty: there is nothing to fit on.")
+        raise InvalidDataError(EMPTY)
     if problems.get("label"):
         raise InvalidLabelError(
-            f"column {columns.label!r} has {count('label')} null or NaN values in {rows}. "
+            f"column {columns.label!r} has {count('label')} null, NaN or infinite values in {rows}. "
             "Drop or fill them before fit()."
         )
     if problems.get("null"):
@@ -307,7 +218,7 @@ def _raise_if_invalid(found: _Found, columns: Columns, num_features: int) -> Non
         sizes = ", ".join(str(size) for size in sorted(found.sizes - {num_features})[:5])
         raise InvalidFeaturesError(
             f"column {columns.features!r} has {count('size')} of {rows} with another size than {num_features} "
-            f"(found: {sizes}). All rows need the same number of features."
+            f"(found: {sizes}). Give all rows the same number of features."
         )
     if problems.get("value"):
         raise InvalidFeaturesError(
@@ -316,9 +227,16 @@ def _raise_if_invalid(found: _Found, columns: Columns, num_features: int) -> Non
         )
     if problems.get("validation"):
         raise InvalidDataError(
-            f"column {columns.validation!r} (validationIndicatorCol) is null in {count('validation')} of {rows}."
+            f"column {columns.validation!r} (validationIndicatorCol) is null in {count('validation')} of {rows}. "
+            "Fill it with true for validation rows, false for training rows."
         )
     _raise_if_a_class_is_missing(found, columns)
+
+
+_REMEDY = {
+    "training": "AUC needs rows of both classes: set positiveLabel, or give rows of the class that is missing.",
+    "validation": "Mark rows of both classes in validationIndicatorCol, or leave it out.",
+}
 
 
 def _raise_if_a_class_is_missing(found: _Found, columns: Columns) -> None:
@@ -331,10 +249,16 @@ def _raise_if_a_class_is_missing(found: _Found, columns: Columns) -> None:
     if columns.validation:
         parts["validation"] = (VALIDATION_POSITIVES, VALIDATION_NEGATIVES)
     for part, kinds in parts.items():
+        if columns.validation and not any(found.files.get(kind) for kind in kinds):
+            value = "true" if part == "training" else "false"
+            raise InvalidDataError(
+                f"column {columns.validation!r} (validationIndicatorCol) is {value} in all {found.rows:,} rows: there "
+                f"is no {part} row. Mark some rows of both classes as {part} rows, or leave validationIndicatorCol out."
+            )
         for kind, meaning in zip(kinds, ("equal to", "different from"), strict=True):
             if not found.files.get(kind):
                 raise InvalidLabelError(
                     f"column {columns.label!r} has no {part} row with a label {meaning} positiveLabel "
                     f"{columns.positive_label:g} among {found.rows:,} rows, which have {len(found.labels)} different "
-                    "labels. AUC needs both classes: see that positiveLabel is one of the labels."
+                    f"labels. {_REMEDY[part]}"
                 )

@@ -19,12 +19,13 @@ from pyspark.ml.torch.distributor import TorchDistributor
 from pyspark.sql import DataFrame, SparkSession
 
 from bspauc_spark import BSPAUCClassifier, BSPAUCModel, algorithm, distributed
+from bspauc_spark.columns import Columns
 from bspauc_spark.distributed import DistributedWorkers, Launch
 from bspauc_spark.errors import DivergedError, InvalidDataError, PlacementError, WorkerError
 from bspauc_spark.launch import Scores
 from bspauc_spark.selection import Selection
 from bspauc_spark.shards import NEGATIVES, POSITIVES
-from bspauc_spark.staging import Columns, StagedData, stage
+from bspauc_spark.staging import StagedData, stage
 from bspauc_spark.workers.mailbox import Message
 from bspauc_spark.workers.networks import NetworkSpec, ScoringNetwork
 from bspauc_spark.workers.serve import Task

@@ -20,7 +20,7 @@ from pyspark.sql import functions as sf
 from sklearn.metrics import roc_auc_score
 
 from bspauc_spark import BSPAUCClassifier, BSPAUCModel
-from bspauc_spark.errors import CollapseError, DeviceError, InvalidParamError
+from bspauc_spark.errors import CollapseError, DeviceError
 from bspauc_spark.workers import cuda
 from tests.conftest import FAST, noisy_moons
 
@@ -226,49 +226,6 @@ def test_sgd_and_linear_networks_train(moons: DataFrame) -> None:
     ).fit(moons)
     assert model.summary.history["train_auc"].iloc[-1] > 0.7  # of noisy labels; a curved boundary, a line
     assert [tuple(p.shape) for p in model.scorer.network.parameters()] == [(6, 1), (1,)]
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("rounds", 0),
-        ("paceStart", 0.0),
-        ("paceEnd", 1.5),
-        ("nu", -1.0),
-        ("learningRate", float("nan")),
-        ("batchSize", "many"),
-        ("network", "tree"),
-        ("hiddenLayers", []),
-        ("averaging", 1.5),
-        ("optimizer", "lbfgs"),
-        ("pretrainFraction", 0),
-    ],
-)
-def test_a_param_outside_its_range_is_refused_when_set(name: str, value: Any) -> None:
-    with pytest.raises((InvalidParamError, TypeError), match=name):
-        BSPAUCClassifier(**{name: value})
-
-
-@pytest.mark.parametrize(
-    ("params", "message"),
-    [
-        ({"paceStart": 0.8, "paceEnd": 0.5}, "paceEnd 0.5 is below paceStart 0.8"),
-        ({"lambdaInit": 0.5}, "lambdaInit set while paceSchedule is 'fraction'"),
-        ({"paceSchedule": "linear"}, "needs lambdaMax"),
-        (
-            {"paceSchedule": "linear", "lambdaInit": 2.0, "lambdaMax": 1.0},
-            "lambdaInit 2 is above lambdaMax 1",
-        ),
-        ({"predictionCol": "out", "probabilityCol": "out"}, "different names"),
-        ({"mixedPrecision": True}, "mixedPrecision is for GPUs, and useGpu is False"),
-        ({"mixedPrecision": True, "useGpu": True, "network": "kernel"}, "mixedPrecision is not for network 'kernel'"),
-    ],
-)
-def test_contradictory_params_are_refused_before_any_job(
-    moons: DataFrame, params: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(InvalidParamError, match=message):
-        BSPAUCClassifier(**params).fit(moons)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is there")

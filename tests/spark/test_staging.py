@@ -17,11 +17,12 @@ from pyspark.sql import types as st
 from scipy import sparse
 
 from bspauc_spark import BSPAUCClassifier, staging
-from bspauc_spark.errors import BSPAUCError, InvalidDataError, InvalidFeaturesError, InvalidLabelError, StagingError
+from bspauc_spark.columns import Columns
+from bspauc_spark.errors import InvalidFeaturesError, StagingError
 from bspauc_spark.shards import NEGATIVES, POSITIVES, VALIDATION_NEGATIVES, VALIDATION_POSITIVES
-from bspauc_spark.staging import Columns, StagedData, stage
+from bspauc_spark.staging import StagedData, stage
 from bspauc_spark.workers.rows import Rows, SparseBatch
-from tests.conftest import FAST, noisy_moons
+from tests.conftest import FAST
 
 VECTORS = st.StructType(
     [
@@ -218,73 +219,6 @@ def test_labels_of_any_number_type_or_booleans_are_taken(
 
 D = Vectors.dense
 GOOD = [(D(1, 2), 1.0, False), (D(3, 4), 0.0, False), (D(5, 6), 1.0, True), (D(7, 8), 0.0, True)]
-VALIDATED = {"validation": "validation"}
-
-
-def with_features(*features: Any) -> list[tuple[Any, float, bool]]:
-    return [*GOOD, *((x, 0.0, False) for x in features)]
-
-
-def with_labels(*labels: float | None) -> list[tuple[Any, float | None, bool]]:
-    return [(D(i, 2), None if label is None else float(label), False) for i, label in enumerate(labels)]
-
-
-BAD_VECTORS: dict[str, tuple[list[Any], dict[str, Any], type[BSPAUCError], str]] = {
-    "null label": (with_labels(0, 1, None, None), {}, InvalidLabelError, "'label' has 2 null or NaN values in 4 rows"),
-    "NaN label": (with_labels(0, 1, np.nan), {}, InvalidLabelError, "'label' has 1 null or NaN values in 3 rows"),
-    "three labels": (with_labels(0, 1, 2), {}, InvalidLabelError, r"'label' has more than two labels \(at least 3\)"),
-    "no positives": (with_labels(0, 0, 0), {}, InvalidLabelError, "'label' has no training row with a label equal to"),
-    "no negatives": (with_labels(1, 1), {}, InvalidLabelError, "no training row with a label different from .* 2 rows"),
-    "positiveLabel absent": (
-        with_labels(0, 1, 2),
-        {"positive_label": 7.0, "positive_label_is_default": False},
-        InvalidLabelError,
-        r"equal to positiveLabel 7 among 3 rows, which have 3 different labels",
-    ),
-    "null features": (with_features(None, None), {}, InvalidFeaturesError, "'features' is null in 2 of 6 rows"),
-    "only null features": ([(None, 1.0, False)] * 2, {}, InvalidFeaturesError, "'features' is null in every row"),
-    "NaN": (with_features(D(np.nan, 1)), {}, InvalidFeaturesError, "'features' has NaN, infinite .* in 1 of 5 rows"),
-    "NaN in sparse": (
-        with_features(SparseVector(2, [0], [np.nan])),
-        {},
-        InvalidFeaturesError,
-        "NaN, infinite or too large .* in 1 of 5 rows",
-    ),
-    "infinite": (with_features(D(np.inf, 1), D(1, -np.inf)), {}, InvalidFeaturesError, "infinite .* in 2 of 6 rows"),
-    "beyond float32": (with_features(D(1e300, 1)), {}, InvalidFeaturesError, "too large .* in 1 of 5 rows"),
-    "differing sizes": (
-        [*GOOD, (D(1, 2, 3), 0.0, False), (SparseVector(9, [], []), 1.0, False)],
-        {},
-        InvalidFeaturesError,
-        r"'features' has \d of 6 rows with another size than \d \(found: .*\)",
-    ),
-    "no features": ([(D([]), 1.0, False), (D([]), 0.0, False)], {}, InvalidFeaturesError, "'features' holds .* size 0"),
-    "validation null": ([*GOOD, (D(1, 2), 0.0, None)], VALIDATED, InvalidDataError, "'validation' .* null in 1 of 5"),
-    "validation all true": (
-        [(x, y, True) for x, y, _ in GOOD],
-        VALIDATED,
-        InvalidLabelError,
-        "no training row with a label equal",
-    ),
-    "validation all false": (
-        [(x, y, False) for x, y, _ in GOOD],
-        VALIDATED,
-        InvalidLabelError,
-        "no validation row with a label equal",
-    ),
-    "empty": ([], {}, InvalidDataError, "the DataFrame is empty"),
-}
-
-
-@pytest.mark.parametrize("case", BAD_VECTORS)
-def test_bad_rows_are_counted_and_named(
-    spark: SparkSession, tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(staging, "partition_bits", lambda _: 1)
-    rows, changes, error, message = BAD_VECTORS[case]
-    with pytest.raises(error, match=message):
-        stage(spark.createDataFrame(rows, VECTORS).coalesce(1), columns(**changes), str(tmp_path))
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -321,35 +255,6 @@ def test_bad_arrays_are_counted_too(
         stage(frame, columns(), None)
 
 
-@pytest.mark.parametrize(
-    ("changes", "error", "message"),
-    [
-        ({"features": "nope"}, InvalidDataError, r"'nope' \(featuresCol\) is not in the DataFrame; it has a, text"),
-        ({"label": "nope"}, InvalidDataError, r"'nope' \(labelCol\) is not in the DataFrame"),
-        ({"validation": "nope"}, InvalidDataError, r"'nope' \(validationIndicatorCol\) is not in the DataFrame"),
-        ({"label": "text"}, InvalidLabelError, "'text' has type string; numbers are needed. StringIndexer"),
-        ({"features": "text"}, InvalidFeaturesError, "'text' has type string; a vector or an array of numbers"),
-        ({"features": "texts"}, InvalidFeaturesError, "'texts' has type array<string>"),
-        ({"features": "y"}, InvalidFeaturesError, "'y' has type double"),
-        ({"validation": "y"}, InvalidDataError, r"'y' \(validationIndicatorCol\) has type double; boolean is needed"),
-    ],
-)
-def test_columns_that_are_missing_or_of_another_type_are_refused_before_any_job(
-    spark: SparkSession, tmp_path: Path, changes: dict[str, Any], error: type[BSPAUCError], message: str
-) -> None:
-    frame = spark.sql("SELECT array(1D, 2D) AS a, 'x' AS text, array('x') AS texts, 1D AS y")
-    with pytest.raises(error, match=message):
-        stage(frame, columns(**{"features": "a", "label": "y", **changes}), str(tmp_path))
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_fit_leaves_nothing_behind_after_bad_rows(spark: SparkSession, tmp_path: Path) -> None:
-    frame = spark.createDataFrame(with_features(None), VECTORS)
-    with pytest.raises(InvalidFeaturesError, match="null in 1 of 5 rows"):
-        BSPAUCClassifier(**FAST, stagingDir=str(tmp_path)).fit(frame)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_staging_dir_that_cannot_be_written_is_an_error_with_advice(spark: SparkSession, tmp_path: Path) -> None:
     frame = spark.createDataFrame(GOOD, VECTORS)
     a_file = tmp_path / "file"
@@ -357,29 +262,3 @@ def test_a_staging_dir_that_cannot_be_written_is_an_error_with_advice(spark: Spa
     for path, reason in ((tmp_path / "missing", "No such file"), (a_file, "Not a directory")):
         with pytest.raises(StagingError, match=f"stagingDir '{path}' cannot be written by the driver: {reason}"):
             BSPAUCClassifier(**FAST, stagingDir=str(path)).fit(frame)
-
-
-def test_column_names_with_dots_spaces_and_backticks_work(spark: SparkSession) -> None:
-    data = noisy_moons(400)
-    names = {"features": "my.features `x`", "label": "the label.y", "validation": "is `v`.alid"}
-    frame = spark.createDataFrame(data).select(
-        sf.array(*(f"x{i}" for i in range(6))).alias(names["features"]),
-        sf.col("label").alias(names["label"]),
-        sf.col("validation").alias(names["validation"]),
-        sf.col("x0").alias("other.column"),
-    )
-    model = BSPAUCClassifier(
-        **FAST,
-        featuresCol=names["features"],
-        labelCol=names["label"],
-        validationIndicatorCol=names["validation"],
-        predictionCol="pred.iction",
-        rawPredictionCol="raw `p`",
-        probabilityCol="a probability",
-    ).fit(frame)
-    scored = model.transform(frame)
-    assert scored.columns == [*frame.columns, "raw `p`", "a probability", "pred.iction"]
-    assert set(scored.toPandas()["pred.iction"]) == {0.0, 1.0}
-    audited = model.audit(frame)
-    assert audited.columns == [*frame.columns, "score", "loss", "weight", "suspicion"]
-    assert audited.toPandas()["suspicion"].between(0, 1).all()

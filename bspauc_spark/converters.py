@@ -1,0 +1,66 @@
+"""What makes a Param: a name, documentation that says its range, and a converter that refuses what lies outside."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from pyspark.ml.param import Param, Params, TypeConverters
+
+from bspauc_spark.errors import InvalidParamError
+
+T = TypeVar("T")
+
+
+def checked(convert: Callable[[Any], T], valid: Callable[[T], bool], wanted: str, name: str) -> Callable[[Any], T]:
+    """A type converter that also checks the range, so that a bad value is refused when it is set."""
+
+    def convert_and_check(value: Any) -> T:
+        try:
+            converted = convert(value)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise InvalidParamError(f"{name} must be {wanted}; got {value!r}.") from error
+        if not valid(converted):
+            raise InvalidParamError(f"{name} must be {wanted}; got {value!r}.")
+        return converted
+
+    return convert_and_check
+
+
+def number(name: str, doc: str, low: float, high: float = math.inf, *, open_low: bool = False) -> Any:
+    """A Param that is a finite number in a range."""
+    opening = "(" if open_low or not math.isfinite(low) else "["
+    wanted = f"a number in {opening}{low:g}, {high:g}{']' if math.isfinite(high) else ')'}"
+
+    def valid(x: float) -> bool:
+        return math.isfinite(x) and (low < x if open_low else low <= x) and x <= high
+
+    return param(name, f"{doc} ({wanted})", checked(TypeConverters.toFloat, valid, wanted, name))
+
+
+def integer(name: str, doc: str, low: int, high: int = 2**31 - 1) -> Any:
+    """A Param that is a whole number in a range."""
+    wanted = f"a whole number from {low} to {high:,}"
+    return param(name, f"{doc} ({wanted})", checked(TypeConverters.toInt, lambda x: low <= x <= high, wanted, name))
+
+
+def choice(name: str, doc: str, options: tuple[str, ...]) -> Any:
+    """A Param that is one of some words."""
+    wanted = "one of " + ", ".join(repr(option) for option in options)
+    return param(name, f"{doc} ({wanted})", checked(TypeConverters.toString, options.__contains__, wanted, name))
+
+
+def text(name: str, doc: str, wanted: str, empty: bool = False) -> Any:
+    """A Param that is a text, not empty unless said so."""
+    return param(name, doc, checked(TypeConverters.toString, lambda x: empty or bool(x), wanted, name))
+
+
+def flag(name: str, doc: str) -> Any:
+    """A Param that is True or False."""
+    return param(name, doc, checked(TypeConverters.toBoolean, lambda _: True, "True or False", name))
+
+
+def param(name: str, doc: str, converter: Callable[[Any], Any]) -> Any:
+    """A Param of the class that is being defined."""
+    return Param(Params._dummy(), name, doc, typeConverter=converter)

@@ -1,0 +1,274 @@
+"""Random rows and Params below Spark: a staging task counts what is bad, and a fit is finite or one of our errors."""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bspauc_spark import BSPAUCClassifier
+from bspauc_spark.errors import BSPAUCError, InvalidParamError
+from bspauc_spark.launch import InProcessWorkers, one_thread
+from bspauc_spark.params import check_together
+from bspauc_spark.scorer import Scorer
+from bspauc_spark.shards import KINDS, NEGATIVES, POSITIVES, VALIDATION_NEGATIVES, VALIDATION_POSITIVES, ShardTask
+from bspauc_spark.staging import StagedData
+from bspauc_spark.workers.rows import DenseRows, Rows, Shards, SparseBatch, SparseRows, open_shards
+from bspauc_spark.workers.worker import Worker
+
+WIDTH = 3
+LARGEST = float(np.finfo(np.float32).max)
+SPECIAL = (0.0, -0.0, 1.0, -1.0, 2.5, 1e-45, 1e-30, -1e20, 3e38)
+UNUSABLE = (math.nan, math.inf, -math.inf, 1e39, -1e300, None)
+
+ANYTHING = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=5),
+    st.lists(st.one_of(st.integers(), st.floats(), st.booleans(), st.text(max_size=2)), max_size=3),
+    st.sampled_from([*BSPAUCClassifier().params, b"x", object(), {}, (), np.float32(1), np.int32(2), 10**400]),
+)
+
+
+@given(name=st.sampled_from([param.name for param in BSPAUCClassifier().params]), value=ANYTHING)
+@settings(max_examples=600, deadline=None)
+def test_a_param_takes_any_value_or_refuses_it_with_our_error(name: str, value: Any) -> None:
+    estimator = BSPAUCClassifier()
+    try:
+        estimator.set(estimator.getParam(name), value)
+    except InvalidParamError:
+        assert not estimator.isSet(name)
+    else:
+        kept = estimator.getOrDefault(name)
+        assert type(kept) in (bool, int, float, str, list)
+        assert not isinstance(kept, float) or math.isfinite(kept)
+        json.dumps(kept)
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> list[dict[str, Any]]:
+    """Rows, most of them good: features as (size, indices or nothing, values), label, validation."""
+    good = st.sampled_from(SPECIAL)
+    value = st.one_of(good, good, good, st.floats(width=32), st.sampled_from(UNUSABLE))
+    rows = []
+    for _ in range(draw(st.integers(1, 12))):
+        size = draw(st.sampled_from([WIDTH] * 8 + [0, 1, WIDTH + 1]))
+        indices = None
+        if draw(st.booleans()):
+            indices = sorted(draw(st.sets(st.integers(0, size - 1), max_size=size))) if size else []
+        values = [draw(value) for _ in range(size if indices is None else len(indices))]
+        rows.append(
+            {
+                "features": None if draw(st.integers(0, 9)) == 0 else (size, indices, values),
+                "label": draw(st.sampled_from([0.0, 0.0, 1.0, 1.0, 2.0, None, math.nan, math.inf])),
+                "validation": draw(st.sampled_from([True, False, False, None])),
+            }
+        )
+    return rows
+
+
+def in_arrow(rows: list[dict[str, Any]], sparse: bool) -> pa.Table:
+    """As Spark hands them over: arrays of float, or the fields of VectorUDT."""
+    if sparse:
+        kind = pa.struct(
+            [
+                ("type", pa.int8()),
+                ("size", pa.int32()),
+                ("indices", pa.list_(pa.int32())),
+                ("values", pa.list_(pa.float64())),
+            ]
+        )
+        features = [None if x is None else as_struct(*x) for x in (row["features"] for row in rows)]
+    else:
+        kind = pa.list_(pa.float32())
+        features = [None if x is None else as_list(*x) for x in (row["features"] for row in rows)]
+    return pa.table(
+        {
+            "features": pa.array(features, kind),
+            "label": pa.array([row["label"] for row in rows], pa.float64()),
+            "validation": pa.array([row["validation"] for row in rows], pa.bool_()),
+            "hash": pa.array(range(len(rows)), pa.int64()),
+        }
+    )
+
+
+def as_struct(size: int, indices: list[int] | None, values: list[Any]) -> dict[str, Any]:
+    if indices is None:
+        return {"type": 1, "values": values}
+    return {"type": 0, "size": size, "indices": indices, "values": values}
+
+
+def as_list(size: int, indices: list[int] | None, values: list[Any]) -> list[Any]:
+    dense = dict(enumerate(values) if indices is None else zip(indices, values, strict=True))
+    return [to_float(dense.get(place, 0.0)) for place in range(size)]
+
+
+def to_float(value: Any) -> Any:
+    """What Spark's cast makes of a double: beyond float32 is infinite."""
+    if value is None or math.isnan(value) or abs(value) <= LARGEST:
+        return value
+    return math.copysign(math.inf, value)
+
+
+def is_finite(value: Any) -> bool:
+    return value is not None and math.isfinite(value) and abs(value) <= LARGEST
+
+
+def to_numpy(rows: Rows) -> np.ndarray:
+    batch = rows.between(0, len(rows))
+    if not isinstance(batch, SparseBatch):
+        return batch.numpy()
+    table = np.zeros((len(batch), WIDTH), dtype=np.float32)
+    ends = [*batch.offsets.tolist()[1:], len(batch.indices)]
+    for row, (start, end) in enumerate(zip(batch.offsets.tolist(), ends, strict=True)):
+        table[row, batch.indices[start:end].numpy()] = batch.values[start:end].numpy()
+    return table
+
+
+@given(rows=tables(), sparse=st.booleans(), per_batch=st.integers(1, 12))
+@settings(max_examples=300, deadline=None)
+def test_a_staging_task_counts_the_bad_rows_and_writes_the_others(
+    rows: list[dict[str, Any]], sparse: bool, per_batch: int
+) -> None:
+    wanted = dict.fromkeys(("label", "null", "size", "value", "validation"), 0)
+    kept: dict[str, list[list[float]]] = {kind: [] for kind in KINDS}
+    for row in rows:
+        wrong = {
+            "label": row["label"] is None or not math.isfinite(row["label"]),
+            "null": row["features"] is None,
+            "size": row["features"] is not None and row["features"][0] != WIDTH,
+            "validation": row["validation"] is None,
+        }
+        right_size = not wrong["null"] and not wrong["size"]
+        wrong["value"] = right_size and not all(is_finite(x) for x in row["features"][2])
+        for problem, found in wrong.items():
+            wanted[problem] += found
+        if not any(wrong[problem] for problem in ("label", "null", "size", "value")):
+            kind = KINDS[2 * bool(row["validation"]) + (row["label"] != 1.0)]
+            kept[kind].append(as_list(*row["features"]))
+
+    with tempfile.TemporaryDirectory() as folder:
+        task = ShardTask(folder, 1.0, WIDTH, sparse)
+        (answer,) = task(iter(in_arrow(rows, sparse).to_batches(max_chunksize=per_batch)))
+        report = json.loads(answer.column("report")[0].as_py())
+        # A row of another size may hold bad values too, and counts for both or for its size alone.
+        counted = report["problems"]
+        assert {k: v for k, v in counted.items() if k != "value"} == {k: v for k, v in wanted.items() if k != "value"}
+        assert wanted["value"] <= counted["value"] <= wanted["value"] + wanted["size"]
+        assert report["rows"] == len(rows)
+        for kind in KINDS:
+            files = [f"{folder}/{name}" for name in report["files"][kind]]
+            assert sum(report["files"][kind].values()) == len(kept[kind])
+            if files:
+                found = to_numpy(open_shards(files, WIDTH, sparse))
+                assert np.array_equal(found, np.array(kept[kind], dtype=np.float32))
+
+
+def choice(*values: Any) -> st.SearchStrategy[Any]:
+    return st.sampled_from(values)
+
+
+SMALL = {
+    "rounds": choice(1, 2, 3),
+    "stepsPerRound": choice(1, 3),
+    "batchSize": choice(1, 4, 9),
+    "verbose": st.just(False),
+}
+"""What every random fit is given, so that it ends soon."""
+
+LAMBDAS = choice(1e-300, 0.1, 0.5, 2.0, 1e30)
+FRACTIONS = choice(1e-300, 0.3, 0.7, 1.0)
+PACES = st.one_of(
+    st.fixed_dictionaries({}, optional={"paceStart": FRACTIONS, "paceEnd": FRACTIONS}),
+    st.fixed_dictionaries({"paceSchedule": st.just("linear"), "lambdaMax": LAMBDAS}, optional={"lambdaInit": LAMBDAS}),
+    st.fixed_dictionaries(
+        {"paceSchedule": st.just("geometric"), "lambdaMax": LAMBDAS, "lambdaGrowth": choice(1.0, 1.5, 1e30)},
+        optional={"paceStart": FRACTIONS},
+    ),
+)
+BALANCES = st.one_of(
+    st.just({}), *(st.fixed_dictionaries({n: choice(0.0, 1e-300, 0.1, 10.0, 1e30)}) for n in ("nu", "mu"))
+)
+OTHERS = {
+    "network": choice("mlp", "linear", "kernel"),
+    "hiddenLayers": choice([1], [4], [3, 2]),
+    "numRandomFeatures": choice(1, 5),
+    "kernelWidth": choice("median", 1e-30, 1.0, 1e30),
+    "featuresPerStep": choice(0, 1, 7),
+    "selfPaced": st.booleans(),
+    "optimizer": choice("adamw", "adam", "sgd"),
+    "learningRate": choice(1e-300, 1e-3, 0.1, 10.0, 1e6),
+    "regParam": choice(0.0, 1e-300, 0.3, 1e3, 1e6),
+    "pairing": choice("all", "matched"),
+    "averaging": choice(0.0, 0.5, 0.99, 1.0),
+    "pretrainSteps": choice(0, 1, 3),
+    "pretrainFraction": choice(1e-9, 0.5, 1.0),
+    "ensureDescent": st.booleans(),
+    "exactRows": choice(0, 1, 100),
+    "seed": choice(-1, 0, 7, 2**70),
+}
+PARAMS = st.tuples(st.fixed_dictionaries(SMALL, optional=OTHERS), PACES, BALANCES).map(
+    lambda parts: {**parts[0], **parts[1], **parts[2]}
+)
+
+
+@st.composite
+def classes(draw: st.DrawFn) -> dict[str, np.ndarray]:
+    """Finite rows of both classes, some of them equal, now and then of validation too."""
+    values = draw(choice((0.0, 1.0), (-1.0, 0.0, 0.3, 1.0), SPECIAL))
+    width = draw(st.integers(1, WIDTH))
+    kinds = draw(choice((POSITIVES, NEGATIVES), KINDS))
+    row = st.lists(st.sampled_from(values), min_size=width, max_size=width)
+    return {kind: np.array(draw(st.lists(row, min_size=1, max_size=8)), dtype=np.float32) for kind in kinds}
+
+
+def as_rows(matrix: np.ndarray, sparse: bool) -> Rows:
+    if not sparse:
+        return DenseRows([matrix], matrix.shape[1])
+    pointers = np.concatenate(([0], np.cumsum((matrix != 0).sum(axis=1)))).astype(np.int64)
+    columns = np.nonzero(matrix)[1].astype(np.int32)
+    return SparseRows([(pointers, columns, matrix[matrix != 0])], matrix.shape[1])
+
+
+def fit(estimator: BSPAUCClassifier, rows: dict[str, Rows], sparse: bool) -> Scorer:
+    """What ``BSPAUCClassifier._fit`` does with rows that are staged."""
+    check_together(estimator)
+    counts = {kind: len(rows[kind]) if kind in rows else 0 for kind in KINDS}
+    width = rows[POSITIVES].num_features
+    staged = StagedData(Shards("", {}, width, sparse), counts, (0.0, 1.0), 1.0, "")
+    spec, decay = estimator._network(width, lambda: rows), estimator._decay(counts)
+    with one_thread():
+        workers = InProcessWorkers(Worker(rows, spec, estimator._settings(decay)))
+        outcome = estimator._run(workers, decay, None, lambda _: None)
+        return estimator._finish(staged, spec, outcome, {}).scorer
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@given(params=PARAMS, data=classes(), sparse=st.booleans())
+@settings(max_examples=150, deadline=None)
+def test_a_fit_gives_finite_scores_or_one_of_our_errors(
+    params: dict[str, Any], data: dict[str, np.ndarray], sparse: bool
+) -> None:
+    if VALIDATION_POSITIVES in data and VALIDATION_NEGATIVES in data:
+        params = {**params, "validationIndicatorCol": "validation", "patience": 1}
+    try:
+        scorer = fit(BSPAUCClassifier(**params), {k: as_rows(x, sparse) for k, x in data.items()}, sparse)
+    except BSPAUCError:
+        return
+    again = Scorer.from_blobs(scorer.to_blobs())
+    for kind, matrix in data.items():
+        scores, positive = again.score_numpy(matrix), np.full(len(matrix), kind.endswith(POSITIVES))
+        judged = (scores, again.curves.losses(scores, positive), again.calibration.suspicion(scores, positive))
+        assert all(np.isfinite(one).all() for one in judged)
+        probability = again.calibration.probability(scores)
+        assert ((probability >= 0) & (probability <= 1)).all()
+    assert math.isfinite(again.threshold)

@@ -1,0 +1,75 @@
+"""Every Param refuses what is outside its range or of another type, however it is set."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from pyspark.ml.param import Param
+from pyspark.ml.tuning import ParamGridBuilder
+
+from bspauc_spark import BSPAUCClassifier, BSPAUCModel
+from bspauc_spark.errors import InvalidParamError
+
+NUMBERS = (True, "1", None, math.nan, math.inf, -math.inf, [1.0], {}, b"1", 10**400, np.array([1.0, 2.0]))
+WHOLE = (*NUMBERS, 1.5, -1, 2**41)
+FLAGS = (0, 1, "True", None, math.nan, [True])
+TEXTS = (1, 1.5, True, None, math.nan, ["x"], b"x")
+BAD: dict[str, tuple[Any, ...]] = {
+    **dict.fromkeys(("featuresCol", "labelCol", "validationIndicatorCol", "stagingDir", "checkpointDir"), (*TEXTS, "")),
+    **dict.fromkeys(("predictionCol", "rawPredictionCol", "probabilityCol"), TEXTS),
+    **dict.fromkeys(("network", "paceSchedule", "optimizer", "pairing", "tracking"), (*TEXTS, "", "nope")),
+    **dict.fromkeys(("selfPaced", "ensureDescent", "localMode", "useGpu", "mixedPrecision", "verbose"), FLAGS),
+    **dict.fromkeys(("positiveLabel", "threshold"), NUMBERS),
+    **dict.fromkeys(("paceStart", "paceEnd", "pretrainFraction"), (*NUMBERS, 0, -0.1, 1.1)),
+    **dict.fromkeys(("lambdaInit", "lambdaMax", "learningRate"), (*NUMBERS, 0, -0.1)),
+    **dict.fromkeys(("nu", "mu", "regParam"), (*NUMBERS, -0.1)),
+    **dict.fromkeys(("rounds", "batchSize", "stepsPerRound", "numRandomFeatures"), (*WHOLE, 0)),
+    **dict.fromkeys(
+        ("pretrainSteps", "patience", "featuresPerStep", "numProcesses", "maxRestarts", "exactRows"), WHOLE
+    ),
+    "averaging": (*NUMBERS, -0.1, 1.1),
+    "lambdaGrowth": (*NUMBERS, 0.9),
+    "kernelWidth": (*NUMBERS, 0, -1, 1e-31, 1e31, "mean"),
+    "hiddenLayers": (64, "64", None, [], [0], [1.5], [True], ["64"], [64, -1], {}),
+    "seed": (True, "1", None, math.nan, math.inf, 1.5, [1]),
+}
+
+
+def test_every_param_is_in_the_table() -> None:
+    assert {param.name for param in BSPAUCClassifier().params} == set(BAD)
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_value_is_refused_however_it_is_set(name: str) -> None:
+    estimator = BSPAUCClassifier()
+    param: Param[Any] = estimator.getParam(name)
+    setter = getattr(estimator, f"set{name[0].upper()}{name[1:]}")
+    for value in BAD[name]:
+        ways = [
+            lambda v: setter(v),
+            lambda v: estimator.set(param, v),
+            lambda v: estimator.copy({param: v}),
+            lambda v: estimator.setParams(**{name: v}),
+            lambda v: ParamGridBuilder().addGrid(param, [v]).build(),
+        ]
+        # In the constructor and in setParams None stands for "leave it".
+        for way in ways if value is not None else ways[:3]:
+            with pytest.raises(InvalidParamError, match=f"^{name} (must be|cannot be None)"):
+                way(value)
+    assert not estimator.isSet(param)
+
+
+def test_a_models_params_are_checked_too() -> None:
+    model = BSPAUCModel()
+    with pytest.raises(InvalidParamError, match="threshold must be a number"):
+        model.setThreshold(math.nan)
+    with pytest.raises(InvalidParamError, match="predictionCol cannot be None"):
+        model.setPredictionCol(None)  # type: ignore[arg-type]
+
+
+def test_a_param_of_another_stage_is_refused() -> None:
+    with pytest.raises(ValueError, match="does not belong"):
+        BSPAUCClassifier().set(BSPAUCClassifier().rounds, 3)

@@ -103,6 +103,10 @@ def _reading(path: str) -> Iterator[None]:
         with reading(_named(path)):
             yield
     except (PySparkException, Py4JError) as error:
+        if "PATH_NOT_FOUND" in str(error):
+            raise ModelFormatError(
+                f"{_named(path)} is not there, or lacks its folders metadata and data. Check the path."
+            ) from error
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ModelFormatError(f"{_named(path)} cannot be read: {reason}") from error
 

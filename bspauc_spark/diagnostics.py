@@ -69,7 +69,8 @@ class Diagnostics:
             thresholds=_plain(thresholds),
             true_positive_rate=_plain(above_pos / len(judged[0])),
             false_positive_rate=_plain(above_neg / len(judged[1])),
-            precision=_plain(above_pos / (above_pos + above_neg)),
+            # Counts over bins are rough: they may put no row at all above the highest threshold.
+            precision=_plain(above_pos / np.maximum(above_pos + above_neg, 1)),
             suspicious=_suspicious(pos, neg, calibration),
         )
 

@@ -22,6 +22,8 @@ from bspauc_spark.errors import InvalidParamError
 
 # Of λ, μ, ν: their products must be finite. Of η and τ: θ and the optimizers count in float32.
 LARGEST, LARGEST_RATE = 1e30, 1e6
+# Less than this of a class is lost in rounding.
+LEAST_FRACTION = 1e-6
 _NAME, _NAME_OR_EMPTY = "a column's name", "a column's name, or '' for none"
 
 
@@ -131,17 +133,15 @@ class BSPAUCParams(BSPAUCModelParams, HasValidationIndicatorCol, HasSeed):
         "paceStart",
         "fraction of the rows kept in round 1, (V + U)/2; unset: 0.5, or, where paceEnd is automatic, the automatic "
         "fractions from the first round on",
-        0,
+        LEAST_FRACTION,
         1,
-        open_low=True,
     )
     paceEnd: Param[float] = number(
         "paceEnd",
         "fraction of the rows kept in the last round; unset: per class, one minus the estimated share of wrong "
         "labels, estimated anew each round",
-        0,
+        LEAST_FRACTION,
         1,
-        open_low=True,
     )
     paceSchedule: Param[str] = choice(
         "paceSchedule",

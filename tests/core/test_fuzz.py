@@ -186,7 +186,7 @@ SMALL = {
 """What every random fit is given, so that it ends soon."""
 
 LAMBDAS = choice(1e-300, 0.1, 0.5, 2.0, 1e30)
-FRACTIONS = choice(1e-300, 0.3, 0.7, 1.0)
+FRACTIONS = choice(1e-6, 0.3, 0.7, 1.0)
 PACES = st.one_of(
     st.fixed_dictionaries({}, optional={"paceStart": FRACTIONS, "paceEnd": FRACTIONS}),
     st.fixed_dictionaries({"paceSchedule": st.just("linear"), "lambdaMax": LAMBDAS}, optional={"lambdaInit": LAMBDAS}),
@@ -254,7 +254,7 @@ def fit(estimator: BSPAUCClassifier, rows: dict[str, Rows], sparse: bool) -> Sco
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @given(params=PARAMS, data=classes(), sparse=st.booleans())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_a_fit_gives_finite_scores_or_one_of_our_errors(
     params: dict[str, Any], data: dict[str, np.ndarray], sparse: bool
 ) -> None:

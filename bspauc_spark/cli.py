@@ -296,7 +296,7 @@ def load_model(spark: SparkSession, where: str) -> PipelineModel:
         if kind.endswith(".BSPAUCModel"):
             return PipelineModel([BSPAUCModel.load(where)])
         loaded = PipelineModel.load(where)
-    except (AnalysisException, ValueError, KeyError) as error:
+    except (AnalysisException, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InvalidDataError(f"--model {where} is no saved model: {_first_line(error)}") from error
     return _ending_in_ours(loaded, where)
 

@@ -17,9 +17,9 @@ from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
-from pyspark.sql.pandas.functions import arrow_udf
 
 from bspauc_spark.arrow import feature_block
+from bspauc_spark.compat import arrow_udf
 from bspauc_spark.errors import InvalidDataError, InvalidFeaturesError
 from bspauc_spark.params import BSPAUCModelParams
 from bspauc_spark.persistence import ModelReader, ModelWriter
@@ -108,8 +108,7 @@ class BSPAUCModel(Model, BSPAUCModelParams, MLReadable["BSPAUCModel"], MLWritabl
         def rate(features: pa.Array) -> pa.Array:
             return _with_vectors(*scores(features))
 
-        udf = arrow_udf(rate, _VECTORS)  # type: ignore[call-overload]
-        rated = dataset.withColumn(_SCORED, udf(self._features(dataset)))
+        rated = dataset.withColumn(_SCORED, arrow_udf(rate, _VECTORS)(self._features(dataset)))
         return rated.select(*map(quoted, dataset.columns), *(c.alias(n) for n, c in wanted.items()))
 
     def audit(self, dataset: DataFrame) -> DataFrame:
@@ -129,9 +128,8 @@ class BSPAUCModel(Model, BSPAUCModelParams, MLReadable["BSPAUCModel"], MLWritabl
         def judge(features: pa.Array, is_positive: pa.Array) -> pa.Array:
             return _with_audit(*scores(features), is_positive)
 
-        fields = ", ".join(f"{name} double" for name in AUDIT_COLUMNS)
-        udf = arrow_udf(judge, fields)  # type: ignore[call-overload]
-        scored = dataset.withColumn(_SCORED, udf(self._features(dataset), is_positive))
+        fields = st.StructType([st.StructField(name, st.DoubleType()) for name in AUDIT_COLUMNS])
+        scored = dataset.withColumn(_SCORED, arrow_udf(judge, fields)(self._features(dataset), is_positive))
         return scored.select(*map(quoted, dataset.columns), *(sf.col(_SCORED)[n].alias(n) for n in AUDIT_COLUMNS))
 
     def _check(self, dataset: DataFrame, added: list[str]) -> None:

@@ -21,6 +21,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
+from bspauc_spark.compat import repartition_by_id
 from bspauc_spark.errors import InvalidDataError, InvalidFeaturesError, InvalidLabelError, StagingError
 from bspauc_spark.preflight import slots
 from bspauc_spark.shards import (
@@ -227,7 +228,7 @@ def _write_shards(dataset: DataFrame, columns: Columns, directory: Path, num_fea
     # The first bits of the hash, from the lowest, which is negative, to the highest.
     range_of = sf.shiftright("hash", 64 - bits).cast("int") + sf.lit(2 ** (bits - 1))
     # Rows of one hash are the same: two others share one with a probability of a few percent among a billion rows.
-    ordered = hashed.repartitionById(2**bits, range_of).sortWithinPartitions("hash")
+    ordered = repartition_by_id(hashed, 2**bits, range_of).sortWithinPartitions("hash")
     task = ShardTask(str(directory), columns.positive_label, num_features, sparse)
     reports = ordered.mapInArrow(task, "report string").collect()
 

@@ -17,7 +17,6 @@ from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
-from pyspark.sql.pandas.functions import arrow_udf
 
 from bspauc_spark.arrow import feature_block
 from bspauc_spark.columns import (
@@ -29,6 +28,7 @@ from bspauc_spark.columns import (
     quoted,
     row_size,
 )
+from bspauc_spark.compat import arrow_udf
 from bspauc_spark.errors import InvalidDataError, InvalidFeaturesError
 from bspauc_spark.params import BSPAUCModelParams
 from bspauc_spark.persistence import ModelReader, ModelWriter
@@ -117,7 +117,7 @@ class BSPAUCModel(Model, BSPAUCModelParams, MLReadable["BSPAUCModel"], MLWritabl
         def rate(features: pa.Array) -> pa.Array:
             return _with_vectors(*scores(features))
 
-        udf = arrow_udf(rate, _VECTORS)  # type: ignore[call-overload]
+        udf = arrow_udf(rate, _VECTORS)
         rated = self._by_rows(dataset).withColumn(_SCORED, udf(self._features(dataset)))
         # Not by name: other columns may share one, after a join for example.
         return rated.select("*", *(c.alias(n) for n, c in wanted.items())).drop(_SCORED)
@@ -138,8 +138,7 @@ class BSPAUCModel(Model, BSPAUCModelParams, MLReadable["BSPAUCModel"], MLWritabl
         def judge(features: pa.Array, is_positive: pa.Array) -> pa.Array:
             return _with_audit(*scores(features), is_positive)
 
-        fields = ", ".join(f"{name} double" for name in AUDIT_COLUMNS)
-        udf = arrow_udf(judge, fields)  # type: ignore[call-overload]
+        udf = arrow_udf(judge, st.StructType([st.StructField(name, st.DoubleType()) for name in AUDIT_COLUMNS]))
         scored = self._by_rows(dataset).withColumn(_SCORED, udf(self._features(dataset), is_positive))
         return scored.select("*", *(sf.col(_SCORED)[n].alias(n) for n in AUDIT_COLUMNS)).drop(_SCORED)
 

@@ -29,6 +29,7 @@ from bspauc_spark.columns import (
     quoted,
     width_of,
 )
+from bspauc_spark.compat import repartition_by_id
 from bspauc_spark.errors import InvalidDataError, InvalidFeaturesError, InvalidLabelError, StagingError
 from bspauc_spark.preflight import slots
 from bspauc_spark.shards import (
@@ -168,7 +169,7 @@ def _in_order_of_hashes(dataset: DataFrame, columns: Columns, sparse: bool) -> D
     # The first bits of the hash, from the lowest, which is negative, to the highest.
     range_of = sf.shiftright("hash", 64 - bits).cast("int") + sf.lit(2 ** (bits - 1))
     # Rows of one hash are the same: two others share one with a probability of a few percent among a billion rows.
-    return hashed.repartitionById(2**bits, range_of).sortWithinPartitions("hash")
+    return repartition_by_id(hashed, 2**bits, range_of).sortWithinPartitions("hash")
 
 
 def _write_shards(rows: DataFrame, task: ShardTask, here: bool) -> _Found:

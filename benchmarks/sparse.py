@@ -39,9 +39,10 @@ from benchmarks.transform import session
 from bspauc_spark import BSPAUCClassifier, datasets
 from bspauc_spark.shards import NEGATIVES, POSITIVES
 from bspauc_spark.workers.networks import NetworkSpec
+from bspauc_spark.workers.optimizers import TrainingSettings
 from bspauc_spark.workers.pairs import all_pairs
 from bspauc_spark.workers.rows import SparseRows
-from bspauc_spark.workers.worker import TrainingSettings, Worker
+from bspauc_spark.workers.worker import Worker
 
 NON_ZEROS, BATCH, STEPS = 75, 256, 30
 WIDTHS = (50_000, 500_000, 5_000_000)

@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.experiment import Split, load, split
 from bspauc_spark import BSPAUCClassifier, algorithm
-from bspauc_spark.distributed import Launch
+from bspauc_spark.torchjob import Launch
 from bspauc_spark.workers.mailbox import Message
 
 KINDS: dict[str, dict[str, Any]] = {

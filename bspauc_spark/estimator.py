@@ -24,7 +24,7 @@ from bspauc_spark.calibration import fit_calibration
 from bspauc_spark.checkpoint import Checkpoints
 from bspauc_spark.columns import Columns, check_outputs
 from bspauc_spark.diagnostics import Diagnostics
-from bspauc_spark.distributed import DistributedWorkers, Launch
+from bspauc_spark.distributed import DistributedWorkers
 from bspauc_spark.errors import CollapseError, DivergedError
 from bspauc_spark.launch import InProcessWorkers, Scores, Workers, one_thread
 from bspauc_spark.model import BSPAUCModel
@@ -37,12 +37,14 @@ from bspauc_spark.selection import Selection, solve
 from bspauc_spark.shards import NEGATIVES, POSITIVES
 from bspauc_spark.staging import StagedData, stage
 from bspauc_spark.summary import TrainingSummary
+from bspauc_spark.torchjob import Launch
 from bspauc_spark.workers.device import choose_device
 from bspauc_spark.workers.networks import NetworkSpec, median_width
+from bspauc_spark.workers.optimizers import TrainingSettings
 from bspauc_spark.workers.rows import Rows
 from bspauc_spark.workers.serve import Task
 from bspauc_spark.workers.storage import folder, shown
-from bspauc_spark.workers.worker import TrainingSettings, Worker
+from bspauc_spark.workers.worker import Worker
 
 # Few rows would be learned by heart, wrong labels included, unless θ decays faster; much faster, and it shrinks to
 # nothing (docs/defaults.md).

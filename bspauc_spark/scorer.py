@@ -25,8 +25,9 @@ from bspauc_spark.schema import brief, flag, parse, plain, real, record, table, 
 from bspauc_spark.selection import Selection
 from bspauc_spark.statistics import OrderedScores, negative_losses, positive_losses
 from bspauc_spark.version import __version__
-from bspauc_spark.workers.networks import NetworkSpec, ScoringNetwork, score_blocks
+from bspauc_spark.workers.networks import NetworkSpec, ScoringNetwork
 from bspauc_spark.workers.rows import Batch, SparseBatch
+from bspauc_spark.workers.scoring import score_blocks
 
 FORMAT_VERSION = 1
 JSON_NAME, WEIGHTS_NAME = "model.json", "model.safetensors"

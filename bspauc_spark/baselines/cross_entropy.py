@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 from bspauc_spark.baselines.rows import FloatArray, Matrix, as_rows, labels
-from bspauc_spark.workers.networks import NetworkSpec, ScoringNetwork, score_rows
-from bspauc_spark.workers.worker import adam_epsilon, move_average
+from bspauc_spark.workers.networks import NetworkSpec, ScoringNetwork
+from bspauc_spark.workers.optimizers import adam_epsilon, move_average
+from bspauc_spark.workers.scoring import score_rows
 
 
 class CrossEntropy:

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from bspauc_spark.baselines.rows import BoolArray, FloatArray, IntArray, Matrix, as_rows, labels
-from bspauc_spark.workers.networks import NetworkSpec, ScoringNetwork, score_rows
+from bspauc_spark.workers.networks import NetworkSpec, ScoringNetwork
 from bspauc_spark.workers.rows import Batch, Rows
+from bspauc_spark.workers.scoring import score_rows
 
 _STAGE_FACTOR = 3
 

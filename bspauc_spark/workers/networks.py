@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -17,16 +16,12 @@ from torch import Tensor, nn
 from bspauc_spark.arrays import squared_distances
 from bspauc_spark.errors import MalformedError
 from bspauc_spark.schema import many, real, record, text, whole
-from bspauc_spark.workers import pulse
-from bspauc_spark.workers.rows import Batch, DenseRows, Rows, SparseBatch, pad, to_device
+from bspauc_spark.workers.rows import Batch, Rows, SparseBatch
 
 # The last bits of a score depend on the size of the block it was computed in, and ties with them. One size for
 # training, scoring and transform makes a row's score the same wherever the row stands. 1,024 rows of 64 units fit
 # a core's cache and leave little padding in Spark's batches of 10,000 rows.
 BLOCK_ROWS = 1024
-# What a thread takes at a time, and what all their blocks may take together.
-_STRETCH = 16 * BLOCK_ROWS
-_MOST_BLOCK_BYTES = 1 << 30
 _SAFE_COLUMNS = 16
 MOST_FREQUENCY_BYTES = 2 << 30
 """The largest table of a kernel's frequencies."""
@@ -342,44 +337,3 @@ def _table(batch: Batch) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]
     owner = np.repeat(np.arange(len(batch)), ends - batch.offsets.cpu().numpy())
     table[owner, places] = batch.values.cpu().numpy()
     return used.astype(np.int64), table
-
-
-@torch.inference_mode()
-def score_batch(network: ScoringNetwork, rows: Batch) -> Tensor:
-    """Scores of at most ``BLOCK_ROWS`` rows, computed in a padded block."""
-    scores: Tensor = network(to_device(pad(rows, BLOCK_ROWS), network.device))[: len(rows)]
-    return scores.cpu()
-
-
-def score_blocks(
-    network: ScoringNetwork, count: int, between: Callable[[int, int], Batch], threads: int = 1
-) -> npt.NDArray[np.float32]:
-    """Scores of ``count`` rows, block by block; ``between(start, stop)`` gives the rows of a block.
-
-    Every block is computed by one thread, so their number changes no bit.
-    """
-    scores = np.empty(count, dtype=np.float32)
-
-    def score(first: int) -> None:
-        for start in range(first, min(first + _STRETCH, count), BLOCK_ROWS):
-            stop = min(start + BLOCK_ROWS, count)
-            scores[start:stop] = score_batch(network, between(start, stop)).numpy()
-            pulse.beat()
-
-    stretches = list(range(0, count, _STRETCH))
-    # The first one here, since it may build tables that all of them use.
-    alone = stretches[:1] if threads > 1 else stretches
-    for first in alone:
-        score(first)
-    if len(stretches) > len(alone):
-        with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(score, stretches[len(alone) :]))
-    return scores
-
-
-def score_rows(network: ScoringNetwork, rows: Rows, threads: int = 1) -> npt.NDArray[np.float32]:
-    """Scores of all ``rows``."""
-    if isinstance(rows, DenseRows):
-        # Every thread holds a block, which may be wide.
-        threads = max(1, min(threads, _MOST_BLOCK_BYTES // (4 * BLOCK_ROWS * rows.num_features)))
-    return score_blocks(network, len(rows), rows.between, threads)

@@ -30,9 +30,10 @@ from bspauc_spark.workers.device import choose_device, device_name
 from bspauc_spark.workers.group import Group, PeerLostError, TorchGroup
 from bspauc_spark.workers.mailbox import Mailbox, Message
 from bspauc_spark.workers.networks import NetworkSpec
+from bspauc_spark.workers.optimizers import TrainingSettings
 from bspauc_spark.workers.rows import Shards
 from bspauc_spark.workers.storage import Folder, folder
-from bspauc_spark.workers.worker import TrainingSettings, Worker
+from bspauc_spark.workers.worker import Worker
 
 TO_WORKERS, TO_DRIVER = "driver", "worker"
 # The last command, and then also what the heartbeat says.

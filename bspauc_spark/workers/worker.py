@@ -21,43 +21,19 @@ from bspauc_spark.statistics import OrderedScores, pair_sum
 from bspauc_spark.workers import pulse
 from bspauc_spark.workers.device import place_rows
 from bspauc_spark.workers.group import Alone, Group
-from bspauc_spark.workers.networks import LayeredNetwork, NetworkSpec, ScoringNetwork, score_rows
+from bspauc_spark.workers.networks import LayeredNetwork, NetworkSpec, ScoringNetwork
+from bspauc_spark.workers.optimizers import TrainingSettings, adam_epsilon, make_optimizer, move_average
 from bspauc_spark.workers.pairs import PAIRINGS
 from bspauc_spark.workers.rows import Batch, Rows, SparseBatch, concat, to_device
+from bspauc_spark.workers.scoring import score_rows
 from bspauc_spark.workers.state import check_state
-from bspauc_spark.workers.table import LazyTable, average_decay
+from bspauc_spark.workers.table import LazyTable
 
 FloatArray: TypeAlias = npt.NDArray[np.float32]
 IntArray: TypeAlias = npt.NDArray[np.int64]
 
 # Draws are made for this many steps at a time: enough to forget their cost, little enough to hold in memory.
 _STEPS_PER_DRAW = 64
-# With more features than this, some are rare.
-_WIDE = 1000
-
-
-@dataclass(frozen=True)
-class TrainingSettings:
-    """How a θ block is trained; the names are those of the Params."""
-
-    optimizer: str
-    learning_rate: float
-    batch_size: int
-    steps: int
-    tau: float
-    pairing: str
-    averaging: float
-    seed: int
-    pretrain_steps: int = 0
-    pretrain_fraction: float = 0.0
-    features_per_step: int = 0
-    exact_rows: int = 50_000_000
-    mixed_precision: bool = False
-    device: str = "cpu"
-    on_gpu: bool = False
-    """Whether ``device`` is a GPU."""
-    threads: int = 1
-    """Of a scoring pass; a step is computed in one."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +72,7 @@ class Worker:
         self.network.to(torch.device(settings.device))
         self.average = copy.deepcopy(self.network) if settings.averaging > 0 else self.network
         self._table = self._lazy_table() if columns is not None else None
-        self._optimizer = _optimizer(self._whole_parameters(), spec, settings)
+        self._optimizer = make_optimizer(self._whole_parameters(), spec, settings)
         self._steps_done = 0
         self._scores: dict[str, FloatArray] | None = None
         self._before_block: tuple[dict[str, npt.NDArray[Any]], dict[str, FloatArray]] | None = None
@@ -379,22 +355,6 @@ def _size(part: FloatArray | Histogram) -> int:
     return len(part.bins) if isinstance(part, Histogram) else len(part)
 
 
-@torch.no_grad()
-def move_average(averages: list[Tensor], parameters: list[Tensor], averaging: float, steps: int) -> None:
-    """The moving average of θ after its ``steps``-th step."""
-    torch._foreach_lerp_(averages, parameters, 1 - average_decay(averaging, steps))
-
-
-def _optimizer(parameters: list[Tensor], spec: NetworkSpec, settings: TrainingSettings) -> torch.optim.Optimizer:
-    """Algorithm 2's ``(1 − ητ)θ − η·gradient`` for ``"sgd"``; Adam with τΩ in the gradient, or decoupled."""
-    rate, tau = settings.learning_rate, settings.tau
-    if settings.optimizer == "sgd":
-        return torch.optim.SGD(parameters, lr=rate, weight_decay=tau)
-    if settings.optimizer == "adam":
-        return torch.optim.Adam(parameters, lr=rate, weight_decay=tau, eps=adam_epsilon(spec), fused=True)
-    return torch.optim.AdamW(parameters, lr=rate, weight_decay=tau, eps=adam_epsilon(spec), fused=True)
-
-
 def used_columns(group: Group, rows: Mapping[str, Rows]) -> Tensor | None:
     """The features that occur in any rank's training rows, where these are sparse."""
     own = [rows[name].columns() for name in (POSITIVES, NEGATIVES)]
@@ -404,13 +364,3 @@ def used_columns(group: Group, rows: Mapping[str, Rows]) -> Tensor | None:
     shared = np.frombuffer(group.share(np.unique(every).tobytes()), dtype=np.int32)
     # One at least: what is not in the table is looked up somewhere too, with a value of 0.
     return torch.from_numpy(shared.copy() if len(shared) else np.zeros(1, dtype=np.int32))
-
-
-def adam_epsilon(spec: NetworkSpec) -> float:
-    """What keeps Adam from moving every weight by the learning rate, however small its gradient.
-
-    On wide rows the weights of rare features, which few rows share, would learn those rows by heart, wrong labels
-    included, within a few steps: on rcv1 with 30 % far flips torch's own 1e-8 gives an AUC of 0.74 instead of 0.978.
-    Narrow rows have no such features, and there the larger value would slow the first steps, whose gradients are small.
-    """
-    return 3e-4 if spec.kind != "kernel" and spec.num_features > _WIDE else 1e-8

@@ -17,8 +17,9 @@ from bspauc_spark.pace import AutomaticPace, FractionPace
 from bspauc_spark.selection import solve
 from bspauc_spark.shards import NEGATIVES, POSITIVES, VALIDATION_NEGATIVES, VALIDATION_POSITIVES
 from bspauc_spark.workers.networks import LayeredNetwork, NetworkSpec
+from bspauc_spark.workers.optimizers import TrainingSettings
 from bspauc_spark.workers.rows import DenseRows
-from bspauc_spark.workers.worker import TrainingSettings, Worker
+from bspauc_spark.workers.worker import Worker
 
 SETTINGS = {
     "optimizer": "adam",

@@ -26,9 +26,10 @@ from bspauc_spark.workers.device import (
 )
 from bspauc_spark.workers.group import Alone
 from bspauc_spark.workers.networks import NetworkSpec
+from bspauc_spark.workers.optimizers import TrainingSettings
 from bspauc_spark.workers.rows import DenseRows, Rows, SparseBatch, SparseRows
 from bspauc_spark.workers.serve import _refuse_shared_device
-from bspauc_spark.workers.worker import TrainingSettings, Worker
+from bspauc_spark.workers.worker import Worker
 
 
 def dense_rows() -> DenseRows:

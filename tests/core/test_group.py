@@ -21,8 +21,9 @@ from bspauc_spark.selection import Selection
 from bspauc_spark.shards import NEGATIVES, POSITIVES
 from bspauc_spark.workers.group import Alone, Group, PeerLostError, TorchGroup
 from bspauc_spark.workers.networks import NetworkSpec
+from bspauc_spark.workers.optimizers import TrainingSettings
 from bspauc_spark.workers.rows import DenseRows, Rows, SparseRows
-from bspauc_spark.workers.worker import TrainingSettings, Worker
+from bspauc_spark.workers.worker import Worker
 
 SPEC = NetworkSpec("mlp", 5, (7, 6))
 

@@ -23,9 +23,10 @@ from bspauc_spark.launch import InProcessWorkers
 from bspauc_spark.pace import FractionPace
 from bspauc_spark.shards import NEGATIVES, POSITIVES
 from bspauc_spark.workers.networks import NetworkSpec
+from bspauc_spark.workers.optimizers import TrainingSettings
 from bspauc_spark.workers.rows import DenseRows
 from bspauc_spark.workers.storage import DiskFolder
-from bspauc_spark.workers.worker import TrainingSettings, Worker
+from bspauc_spark.workers.worker import Worker
 from tests.core.test_worker import compressed
 from tests.tampering import (
     DEEP,

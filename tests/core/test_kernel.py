@@ -12,8 +12,10 @@ from scipy.spatial.distance import pdist
 from bspauc_spark.launch import one_thread
 from bspauc_spark.selection import Selection
 from bspauc_spark.shards import NEGATIVES, POSITIVES
-from bspauc_spark.workers.networks import BLOCK_ROWS, NetworkSpec, frequencies, median_width, score_rows
-from bspauc_spark.workers.worker import TrainingSettings, Worker
+from bspauc_spark.workers.networks import BLOCK_ROWS, NetworkSpec, frequencies, median_width
+from bspauc_spark.workers.optimizers import TrainingSettings
+from bspauc_spark.workers.scoring import score_rows
+from bspauc_spark.workers.worker import Worker
 from tests.core.test_worker import compressed, dense
 
 FEATURES, WIDTH = 6, 1.7

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from bspauc_spark.workers.networks import FirstLayer, NetworkSpec, score_rows
+from bspauc_spark.workers.networks import FirstLayer, NetworkSpec
 from bspauc_spark.workers.rows import SparseBatch, SparseRows
+from bspauc_spark.workers.scoring import score_rows
 from bspauc_spark.workers.table import LazyTable, average_decay
 
 FEATURES, WIDTH, EPSILON = 12, 3, 1e-3

@@ -16,9 +16,11 @@ from bspauc_spark.errors import DivergedError
 from bspauc_spark.launch import one_thread
 from bspauc_spark.selection import Selection
 from bspauc_spark.shards import NEGATIVES, POSITIVES
-from bspauc_spark.workers.networks import BLOCK_ROWS, LayeredNetwork, NetworkSpec, ScoringNetwork, score_rows
+from bspauc_spark.workers.networks import BLOCK_ROWS, LayeredNetwork, NetworkSpec, ScoringNetwork
+from bspauc_spark.workers.optimizers import TrainingSettings
 from bspauc_spark.workers.rows import DenseRows, Rows, SparseRows
-from bspauc_spark.workers.worker import TrainingSettings, Worker
+from bspauc_spark.workers.scoring import score_rows
+from bspauc_spark.workers.worker import Worker
 
 FEATURES = 5
 
@@ -177,7 +179,8 @@ def test_rare_features_of_wide_rows_are_not_learned_by_heart(monkeypatch: pytest
         return float(roc_auc_score(np.concatenate([truth[label], truth[~label]]), both))
 
     ours = clean_auc()
-    monkeypatch.setattr("bspauc_spark.workers.worker.adam_epsilon", lambda spec: 1e-8)
+    for module in ("optimizers", "worker"):
+        monkeypatch.setattr(f"bspauc_spark.workers.{module}.adam_epsilon", lambda spec: 1e-8)
     assert ours > 0.99
     assert clean_auc() < 0.97
 

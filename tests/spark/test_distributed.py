@@ -18,14 +18,15 @@ import pytest
 from pyspark.ml.torch.distributor import TorchDistributor
 from pyspark.sql import DataFrame, SparkSession
 
-from bspauc_spark import BSPAUCClassifier, BSPAUCModel, algorithm, distributed
+from bspauc_spark import BSPAUCClassifier, BSPAUCModel, algorithm, torchjob
 from bspauc_spark.columns import Columns
-from bspauc_spark.distributed import DistributedWorkers, Launch
+from bspauc_spark.distributed import DistributedWorkers
 from bspauc_spark.errors import DivergedError, InvalidDataError, PlacementError, WorkerError
 from bspauc_spark.launch import Scores
 from bspauc_spark.selection import Selection
 from bspauc_spark.shards import NEGATIVES, POSITIVES
 from bspauc_spark.staging import StagedData, stage
+from bspauc_spark.torchjob import Launch
 from bspauc_spark.workers.mailbox import Message
 from bspauc_spark.workers.networks import NetworkSpec, ScoringNetwork
 from bspauc_spark.workers.serve import Task
@@ -157,7 +158,7 @@ def test_a_killed_worker_costs_the_round_it_died_in_and_changes_no_bit(
 def test_a_worker_that_hangs_is_given_up_and_the_fit_goes_on_with_the_same_bits(
     moons: DataFrame, undisturbed: BSPAUCModel, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(distributed, "_HANG_SECONDS", 4.0)
+    monkeypatch.setattr(torchjob, "_HANG_SECONDS", 4.0)
     finish = while_fitting(1, lambda: os.kill(ranks(descendants(os.getpid()))[1], signal.SIGSTOP))
     model = BSPAUCClassifier(**SLOW, numProcesses=2).fit(moons)
     finish()

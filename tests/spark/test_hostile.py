@@ -25,15 +25,15 @@ from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
 from bspauc_spark import BSPAUCClassifier, BSPAUCModel
-from bspauc_spark.distributed import Launch
 from bspauc_spark.errors import InvalidLabelError, ModelFormatError
 from bspauc_spark.preflight import Placement
 from bspauc_spark.shards import KINDS, ShardTask
 from bspauc_spark.staging import Columns, StagedData, stage
+from bspauc_spark.torchjob import Launch
 from bspauc_spark.workers.networks import NetworkSpec
+from bspauc_spark.workers.optimizers import TrainingSettings
 from bspauc_spark.workers.rows import Shards
 from bspauc_spark.workers.serve import Task
-from bspauc_spark.workers.worker import TrainingSettings
 from tests.conftest import FAST
 from tests.core import test_hostile_model as hostile
 from tests.tampering import DEEP, MISSING, model, with_value

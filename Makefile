@@ -2,6 +2,7 @@
 VENV   := .venv
 PYTHON := $(VENV)/bin/python
 READY  := $(VENV)/.ready
+TOGETHER := --numprocesses 2 --dist loadfile --no-loadscope-reorder -m 'not alone'
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export PYSPARK_PYTHON := $(CURDIR)/$(PYTHON)
 export SPARK_LOCAL_IP ?= 127.0.0.1
@@ -29,8 +30,11 @@ lint: setup
 	mypy
 
 test: lint
-	$(PYTHON) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder -m 'not alone'
+	$(PYTHON) -m pytest $(TOGETHER)
+	$(PYTHON) -m pytest $(TOGETHER) --session connect tests/spark
+	$(PYTHON) -m pytest --session cluster tests/spark
 	$(PYTHON) -m pytest -m alone
+	$(PYTHON) -m pytest -m alone --session connect tests/spark/test_connect.py
 
 format: setup
 	ruff check --fix .

@@ -202,13 +202,15 @@ class BSPAUCParams(BSPAUCModelParams, HasValidationIndicatorCol, HasSeed):
     )
     stagingDir: Param[str] = text(
         "stagingDir",
-        "folder that the driver and all executors see, for the staged rows, which are removed after the fit; unset: "
-        "the system's temporary folder, on a local master only",
-        "the path of a folder",
+        "folder that the driver and all executors see, or a URI of an object store, for the staged rows, which are "
+        "removed after the fit; unset: the system's temporary folder, on a local master, and on Spark Connect that of "
+        "the client, to which the rows then come",
+        "the path or the URI of a folder",
     )
     numProcesses: Param[int] = integer(
         "numProcesses",
-        "workers that train θ; 0: on a local master this process, on a cluster one per executor, with useGpu per GPU",
+        "workers that train θ; 0: on a local master and on Spark Connect this process, on a cluster one per executor, "
+        "with useGpu per GPU",
         0,
     )
     localMode: Param[bool] = flag(
@@ -223,9 +225,9 @@ class BSPAUCParams(BSPAUCModelParams, HasValidationIndicatorCol, HasSeed):
     )
     checkpointDir: Param[str] = text(
         "checkpointDir",
-        "folder where each finished round is saved until the fit ends; a fit with the same Params and data that finds "
-        "saved rounds there goes on after them",
-        "the path of a folder",
+        "folder, or URI of an object store, where each finished round is saved until the fit ends; a fit with the same "
+        "Params and data that finds saved rounds there goes on after them",
+        "the path or the URI of a folder",
     )
     maxRestarts: Param[int] = integer(
         "maxRestarts", "how often lost workers are started again, from the last finished round", 0

@@ -89,7 +89,7 @@ class Launch:
         self._replies = Mailbox(self.folder, serve.TO_DRIVER)
         self._ended = threading.Event()
         self._problem: BaseException | None = None
-        self._stopped = self._hung = False
+        self._ready = self._stopped = self._hung = False
         self._looked = 0.0
         self._signs: list[bytes] = []
         self._moved = math.inf
@@ -120,6 +120,7 @@ class Launch:
                     "localMode=True and numProcesses=0."
                 )
             logger.warning("still waiting for %d workers to start; are other jobs holding the slots?", self._processes)
+        self._ready = True
         logger.info("%d workers are ready after %.1f s", self._processes, time.perf_counter() - started)
 
     def ask(self, command: Message) -> Message:
@@ -145,6 +146,9 @@ class Launch:
         if self._run_thread.ident is not None:
             # Workers end by themselves within a grace; those that have not come up yet must be stopped.
             self._run_thread.join(4.0)
+            if self._ready and not self._names(serve.ALIVE):
+                # TorchDistributor is tidying up after them, and would leave its files behind if it were stopped.
+                self._run_thread.join(deadline - time.monotonic() - 2.0)
             if self._run_thread.is_alive():
                 self._stop()
                 self._run_thread.join(deadline - time.monotonic())

@@ -18,9 +18,17 @@ from bspauc_spark.errors import BSPAUCError, InvalidParamError
 from bspauc_spark.launch import InProcessWorkers, one_thread
 from bspauc_spark.params import check_together
 from bspauc_spark.scorer import Scorer
-from bspauc_spark.shards import KINDS, NEGATIVES, POSITIVES, VALIDATION_NEGATIVES, VALIDATION_POSITIVES, ShardTask
+from bspauc_spark.shards import (
+    KINDS,
+    NEGATIVES,
+    POSITIVES,
+    VALIDATION_NEGATIVES,
+    VALIDATION_POSITIVES,
+    ShardFile,
+    ShardTask,
+)
 from bspauc_spark.staging import StagedData
-from bspauc_spark.workers.rows import DenseRows, Rows, Shards, SparseBatch, SparseRows, open_shards
+from bspauc_spark.workers.rows import DenseRows, Rows, Shards, SparseBatch, SparseRows
 from bspauc_spark.workers.worker import Worker
 
 WIDTH = 3
@@ -166,10 +174,10 @@ def test_a_staging_task_counts_the_bad_rows_and_writes_the_others(
         assert wanted["value"] <= counted["value"] <= wanted["value"] + wanted["size"]
         assert report["rows"] == len(rows)
         for kind in KINDS:
-            files = [f"{folder}/{name}" for name in report["files"][kind]]
-            assert sum(report["files"][kind].values()) == len(kept[kind])
+            files = tuple(ShardFile(*file) for file in report["files"][kind])
+            assert sum(file.rows for file in files) == len(kept[kind])
             if files:
-                found = to_numpy(open_shards(files, WIDTH, sparse))
+                found = to_numpy(Shards(str(folder), {kind: files}, WIDTH, sparse).open()[kind])
                 assert np.array_equal(found, np.array(kept[kind], dtype=np.float32))
 
 

@@ -224,7 +224,8 @@ def _jump(problem: Problem, V: float, U: float, better: float) -> tuple[float, f
     a, at_a = V, problem.slope(V, U)
     b = better
     at_b = slope(b)
-    while at_a * at_b > 0.0 and len(best_u) < _JUMP_UPDATES:
+    # Signs are compared without a product, which would be 0 for slopes of 1e-200.
+    while (min(at_a, at_b) > 0.0 or max(at_a, at_b) < 0.0) and len(best_u) < _JUMP_UPDATES:
         # The secant's guess, a little further so that the slope turns, within bounds.
         gain = at_a / at_b - 1.0
         reach = min(max(1.1 / gain if gain > 0.0 else math.inf, 2.0), 32.0) * (b - a)
@@ -242,7 +243,7 @@ def _jump(problem: Problem, V: float, U: float, better: float) -> tuple[float, f
         if x in best_u:
             x = (a + b) / 2.0
         at_x = slope(x)
-        if at_x * at_b > 0.0 or at_x == 0.0:
+        if (at_x > 0.0) == (at_b > 0.0) or at_x == 0.0:
             b, at_b = x, at_x
         else:
             a, at_a = x, at_x

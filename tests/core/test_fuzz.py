@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bspauc_spark import BSPAUCClassifier
@@ -260,9 +260,23 @@ def fit(estimator: BSPAUCClassifier, rows: dict[str, Rows], sparse: bool) -> Sco
         return estimator._finish(staged, spec, outcome, {}).scorer
 
 
+def rows_of(positives: list[float], negatives: list[float]) -> dict[str, np.ndarray]:
+    both = {POSITIVES: positives, NEGATIVES: negatives}
+    return {kind: np.array(values, dtype=np.float32)[:, None] for kind, values in both.items()}
+
+
+# What it found.
+_BASE = {"rounds": 3, "stepsPerRound": 1, "batchSize": 4, "verbose": False}
+_LINEAR = {**_BASE, "paceSchedule": "linear"}
+_GROWING = {**_BASE, "paceSchedule": "geometric", "lambdaGrowth": 1e30, "lambdaMax": 1e30}
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @given(params=PARAMS, data=classes(), sparse=st.booleans())
-@settings(max_examples=80, deadline=None)
+@example(params={**_LINEAR, "lambdaMax": 1e-300, "mu": 10.0}, data=rows_of([-1, 0], [-1]), sparse=False)
+@example(params={**_GROWING, "rounds": 20}, data=rows_of([1], [1]), sparse=True)
+@example(params={**_BASE, "paceEnd": 1e-6}, data=rows_of([0], [0]), sparse=False)
+@settings(max_examples=60, deadline=None)
 def test_a_fit_gives_finite_scores_or_one_of_our_errors(
     params: dict[str, Any], data: dict[str, np.ndarray], sparse: bool
 ) -> None:

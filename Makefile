@@ -2,11 +2,12 @@
 VENV   := .venv
 PYTHON := $(VENV)/bin/python
 READY  := $(VENV)/.ready
+LOWEST := .venv-lowest
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export PYSPARK_PYTHON := $(CURDIR)/$(PYTHON)
 export SPARK_LOCAL_IP ?= 127.0.0.1
 
-.PHONY: setup demo test lint format bench java clean
+.PHONY: setup demo test test-lowest lint format bench java clean
 
 setup: java $(READY)
 
@@ -32,6 +33,19 @@ test: lint
 	$(PYTHON) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder -m 'not alone'
 	$(PYTHON) -m pytest -m alone
 
+# The lowest versions that setup.cfg allows; this torch brings 3 GB of CUDA on Linux.
+$(LOWEST)/.ready: setup.cfg constraints-lowest.txt
+	python3 -m venv $(LOWEST)
+	$(LOWEST)/bin/python -m pip install --quiet --upgrade pip
+	$(LOWEST)/bin/python -m pip install --quiet --constraint constraints-lowest.txt --editable '.[dev]'
+	@touch $@
+
+test-lowest: export PATH := $(abspath $(LOWEST))/bin:$(PATH)
+test-lowest: export PYSPARK_PYTHON := $(abspath $(LOWEST))/bin/python
+test-lowest: java $(LOWEST)/.ready
+	$(LOWEST)/bin/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder -m 'not alone' \
+		tests/spark tests/core
+
 format: setup
 	ruff check --fix .
 	ruff format .
@@ -49,4 +63,4 @@ bench: setup
 	$(if $(DATA_DIR),$(PYTHON) benchmarks/few_rows.py --data-dir $(DATA_DIR))
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(LOWEST) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

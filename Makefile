@@ -3,11 +3,12 @@ VENV   := .venv
 PYTHON := $(VENV)/bin/python
 READY  := $(VENV)/.ready
 TOGETHER := --numprocesses 2 --dist loadfile --no-loadscope-reorder -m 'not alone'
+LOWEST := .venv-lowest
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export PYSPARK_PYTHON := $(CURDIR)/$(PYTHON)
 export SPARK_LOCAL_IP ?= 127.0.0.1
 
-.PHONY: setup demo test lint format bench java clean
+.PHONY: setup demo test test-lowest lint format bench java clean
 
 setup: java $(READY)
 
@@ -36,6 +37,18 @@ test: lint
 	$(PYTHON) -m pytest -m alone
 	$(PYTHON) -m pytest -m alone --session connect tests/spark/test_connect.py
 
+# The lowest versions that setup.cfg allows; this torch brings 3 GB of CUDA on Linux.
+$(LOWEST)/.ready: setup.cfg constraints-lowest.txt
+	python3 -m venv $(LOWEST)
+	$(LOWEST)/bin/python -m pip install --quiet --upgrade pip
+	$(LOWEST)/bin/python -m pip install --quiet --constraint constraints-lowest.txt --editable '.[dev]'
+	@touch $@
+
+test-lowest: export PATH := $(abspath $(LOWEST))/bin:$(PATH)
+test-lowest: export PYSPARK_PYTHON := $(abspath $(LOWEST))/bin/python
+test-lowest: java $(LOWEST)/.ready
+	$(LOWEST)/bin/python -m pytest $(TOGETHER) tests/spark tests/core
+
 format: setup
 	ruff check --fix .
 	ruff format .
@@ -53,4 +66,4 @@ bench: setup
 	$(if $(DATA_DIR),$(PYTHON) benchmarks/few_rows.py --data-dir $(DATA_DIR))
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(LOWEST) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -121,7 +121,7 @@ class Checkpoints:
     def _refuse_other(self, path: str, found: Mapping[str, Any]) -> None:
         wanted = self.identity
         differences = [
-            f"{brief(name)[1:-1]} was {brief(found.get(name))} and is {brief(wanted.get(name))}"
+            f"{brief(name)[1:-1]} was {brief(found.get(name), 300)} and is {brief(wanted.get(name), 300)}"
             for name in sorted({*found, *wanted})
             if found.get(name) != wanted.get(name)
         ][:_MOST_DIFFERENCES]

@@ -238,10 +238,9 @@ def test_ensure_descent_undoes_blocks_on_workers(moons: DataFrame) -> None:
     estimator = BSPAUCClassifier(**params, ensureDescent=True, selfPaced=False)
     alone = estimator.fit(moons).summary.history
     two = estimator.copy({estimator.numProcesses: 2}).fit(moons).summary.history
-    assert (alone["learning_rate_factor"] < 1).any()
-    assert list(two["learning_rate_factor"]) == list(alone["learning_rate_factor"])
     assert (two["block_after"] <= two["block_before"]).all()
     # At such rates rounding soon tells, so only the first block is compared.
+    assert two["learning_rate_factor"][0] == alone["learning_rate_factor"][0] < 1
     assert two["block_after"][0] == pytest.approx(alone["block_after"][0], abs=1e-4)
 
 

@@ -37,6 +37,7 @@ _HANG_SECONDS = 300.0
 # An end that is waited for by a user at Ctrl-C: all of it together.
 _END_SECONDS = 9.0
 _LONGEST_REASON = 3000
+_WRAPPER = b"pyspark.ml.torch.torch_run_process_wrapper"
 
 
 class WorkersLostError(Exception):
@@ -121,6 +122,9 @@ class Launch:
                 )
             logger.warning("still waiting for %d workers to start; are other jobs holding the slots?", self._processes)
         self._ready = True
+        if self._local:
+            # Ranks may remove it before they end.
+            self._script = _script_of(self._identity)
         logger.info("%d workers are ready after %.1f s", self._processes, time.perf_counter() - started)
 
     def ask(self, command: Message) -> Message:
@@ -155,8 +159,9 @@ class Launch:
             # A cancelled job returns before the processes on the executors are gone.
             while not self._local and time.monotonic() < deadline and self._names(serve.ALIVE):
                 time.sleep(self.folder.polling.last)
-            if self._script is not None:
-                _kill(self._script)
+            if self._stopped and self._script is not None:
+                # A rank that hangs hears of nothing else.
+                _signal(self._script, signal.SIGKILL)
             if self._run_thread.is_alive():
                 logger.warning("the workers of a fit did not end in time; they end when they find their folder gone.")
         self.failure = self._judge()
@@ -242,7 +247,10 @@ class Launch:
     def _stop(self) -> None:
         self._stopped = True
         if self._local:
-            self._script = _terminate_child(self._identity)
+            self._script = self._script or _script_of(self._identity)
+            if self._script is not None:
+                # It takes its own children along.
+                _signal(self._script, signal.SIGTERM, _WRAPPER)
         elif is_connect(self._spark):
             self._spark.interruptTag(self._tag)
         else:
@@ -278,29 +286,27 @@ def _as_raised(failure: dict[str, Any]) -> BSPAUCError:
     return ours
 
 
-def _terminate_child(mark: str) -> Path | None:
-    """End the process that TorchDistributor started locally for the launch ``mark``; it takes its own children along.
+def _script_of(mark: str) -> Path | None:
+    """The script that TorchDistributor started locally for the launch ``mark``.
 
     TorchDistributor keeps the process to itself, so it is found by the function it was given, which names the launch.
-    Gives the script that it runs.
     """
-    for pid, command in _commands():
+    for _, command in _commands():
         script = next((Path(os.fsdecode(part)) for part in command if part.endswith(b"train.py")), None)
-        if script is None or b"pyspark.ml.torch.torch_run_process_wrapper" not in command:
+        if script is None or _WRAPPER not in command:
             continue
         with contextlib.suppress(OSError):
             if any(mark.encode() in file.read_bytes() for file in script.parent.iterdir()):
-                os.kill(pid, signal.SIGTERM)
                 return script
     return None
 
 
-def _kill(script: Path) -> None:
-    """End what still runs a launch's script: a rank that hangs may not hear of anything else."""
+def _signal(script: Path, number: int, also: bytes = b"") -> None:
+    """Send a signal to the processes that run a launch's script, and have ``also`` in their command if it is given."""
     for pid, command in _commands():
-        if os.fsencode(script) in command:
+        if os.fsencode(script) in command and (not also or also in command):
             with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
+                os.kill(pid, number)
 
 
 def _commands() -> Iterator[tuple[int, list[bytes]]]:

@@ -86,6 +86,12 @@ def alive(pid: int) -> bool:
     return parents().get(pid) is not None
 
 
+def _classic(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment without what makes every session of a process one of Spark Connect."""
+    remote = ("SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_CONNECT_MODE_ENABLED")
+    return {name: value for name, value in environment.items() if name not in remote}
+
+
 class Driver:
     """The script ``tests/spark/driver.py``, or another, in a process of its own; killed at the end if it still runs."""
 
@@ -100,7 +106,7 @@ class Driver:
         # In a session of its own, as a notebook's kernel is: a signal goes to the driver alone.
         self._process = subprocess.Popen(
             [*command, json.dumps(asked)],
-            env={**(os.environ if environment is None else environment), "TMPDIR": self._temporary.name},
+            env={**_classic(os.environ if environment is None else environment), "TMPDIR": self._temporary.name},
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,

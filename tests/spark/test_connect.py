@@ -27,18 +27,17 @@ def digest(model: BSPAUCModel) -> str:
 
 
 def test_the_server_has_folders_of_its_own(spark: SparkSession) -> None:
+    def where_am_i(batches: Any) -> Any:
+        import os
+
+        import pyarrow as pa
+
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"folder": [os.getcwd()], "temporary": [os.environ["TMPDIR"]]})
+
     (found,) = spark.range(1, numPartitions=1).mapInArrow(where_am_i, "folder string, temporary string").collect()
     assert found["folder"] != os.getcwd()
     assert found["temporary"] != os.environ.get("TMPDIR", "/tmp")
-
-
-def where_am_i(batches: Any) -> Any:
-    import os
-
-    import pyarrow as pa
-
-    for _ in batches:
-        yield pa.RecordBatch.from_pydict({"folder": [os.getcwd()], "temporary": [os.environ["TMPDIR"]]})
 
 
 def test_rows_that_come_to_the_client_or_by_shared_storage_give_the_bits_of_a_classic_session(

@@ -57,12 +57,6 @@ def test_the_width_is_the_one_given_or_the_median_distance(moons: DataFrame) -> 
     assert found.scorer.spec.kernel_width == pytest.approx(median, rel=0.05)
 
 
-@pytest.mark.parametrize("width", [0, -1.0, "mean", float("nan")])
-def test_other_widths_are_refused(width: object) -> None:
-    with pytest.raises(InvalidParamError, match=r"kernelWidth must be a number > 0 or 'median'"):
-        BSPAUCClassifier(kernelWidth=width)
-
-
 def test_a_table_of_frequencies_that_is_too_large_is_refused(moons: DataFrame) -> None:
     with pytest.raises(InvalidParamError, match=r"numRandomFeatures 200000000 for 6 features needs a table of 4\.8 GB"):
         BSPAUCClassifier(**{**KERNEL, "numRandomFeatures": 200_000_000}).fit(moons)

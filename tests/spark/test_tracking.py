@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame
 
 from bspauc_spark import BSPAUCClassifier, tracking
 from bspauc_spark.algorithm import Round
-from bspauc_spark.errors import BSPAUCError, BSPAUCWarning
+from bspauc_spark.errors import BSPAUCWarning, DivergedError
 from tests.conftest import FAST
 from tests.servers import Server, mlflow_server
 
@@ -169,8 +169,8 @@ def test_a_fit_that_fails_leaves_a_failed_run(
     server: Server, moons: DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     experiment = _use(server.url, "failed")
-    with pytest.raises(BSPAUCError):
-        BSPAUCClassifier(tracking="on", learningRate=1e30, optimizer="sgd", **FAST).fit(moons)
+    with pytest.raises(DivergedError):
+        BSPAUCClassifier(tracking="on", learningRate=1e6, optimizer="sgd", **FAST).fit(moons)
     (run,) = _runs(experiment)
     assert run.info.status == "FAILED"
 

@@ -265,7 +265,7 @@ def test_a_stale_worker_of_an_earlier_launch_cannot_answer_a_new_one(spark: Spar
         # Hung, not dead: they wake up when the next launch is under way, and try to go on.
         for pid in stale.values():
             os.kill(pid, signal.SIGSTOP)
-        old._commands.send(Message("pretrain"))
+        old._commands.send(Message("pretrain", {"rate": 1.0}))
         # What the driver does with a hung launch, short of waiting for it.
         old.tell_end()
         new = Launch(spark, task_of(staged), 2, local=True)
@@ -273,7 +273,7 @@ def test_a_stale_worker_of_an_earlier_launch_cannot_answer_a_new_one(spark: Spar
         for pid in stale.values():
             os.kill(pid, signal.SIGCONT)
         assert new.folder.location != old.folder.location
-        reply = new.ask(Message("pretrain"))
+        reply = new.ask(Message("pretrain", {"rate": 1.0}))
         assert reply.word == "done"
         assert len(reply.group("scores")[POSITIVES]) == staged.counts[POSITIVES]
         assert len(reply.group("scores")[NEGATIVES]) == staged.counts[NEGATIVES]

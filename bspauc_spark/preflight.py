@@ -158,7 +158,7 @@ def check_checkpoint_dir(location: str) -> None:
 def check_staging(spark: SparkSession, staging_dir: str | None, placement: Placement) -> None:
     """Make sure that rows can be staged where the workers find them; on a cluster by a small job."""
     if staging_dir is None:
-        if not placement.local:
+        if not placement.local and not shares_disks(spark):
             raise StagingError(
                 "stagingDir is not set, and the session runs on a cluster. Give storage that the driver and every "
                 'executor can read and write, for example stagingDir="/Volumes/main/ml/staging" or '

@@ -8,7 +8,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export PYSPARK_PYTHON := $(CURDIR)/$(PYTHON)
 export SPARK_LOCAL_IP ?= 127.0.0.1
 
-.PHONY: setup demo test test-lowest lint format bench java clean
+.PHONY: setup demo test tests test-lowest checks coverage mutants lint format bench java clean
 
 setup: java $(READY)
 
@@ -30,12 +30,33 @@ lint: setup
 	ruff format --check .
 	mypy
 
-test: lint
-	$(PYTHON) -m pytest $(TOGETHER)
-	$(PYTHON) -m pytest $(TOGETHER) --session connect tests/spark
-	$(PYTHON) -m pytest --session cluster tests/spark
-	$(PYTHON) -m pytest -m alone
-	$(PYTHON) -m pytest -m alone --session connect tests/spark/test_connect.py
+test: lint tests
+
+tests: RUN ?= $(PYTHON)
+tests: setup
+	$(RUN) -m pytest $(TOGETHER)
+	$(RUN) -m pytest $(TOGETHER) --session connect tests/spark
+	$(RUN) -m pytest --session cluster tests/spark
+	$(RUN) -m pytest -m alone
+	$(RUN) -m pytest -m alone --session connect tests/spark/test_connect.py
+
+checks: setup
+	$(PYTHON) -m pip install --quiet --constraint constraints.txt --editable '.[dev,checks]'
+
+# All tests again, in every process that they start.
+coverage: export COVERAGE_FILE := $(CURDIR)/.coverage
+coverage: export SPARK_CONF_DIR := $(CURDIR)/tests/covered
+coverage: export PYTHONPATH := $(CURDIR)
+coverage: checks
+	coverage erase
+	$(MAKE) tests RUN='coverage run'
+	coverage combine --quiet
+	coverage report --skip-covered --show-missing
+	coverage json --quiet -o - | $(PYTHON) -c 'import json, sys; found = json.load(sys.stdin)["totals"]; \
+		share = found["covered_branches"] / found["num_branches"]; print(f"{share:.1%} of branches"); sys.exit(share < 0.92)'
+
+mutants: checks
+	$(PYTHON) tools/mutants.py
 
 # The lowest versions that setup.cfg allows; this torch brings 3 GB of CUDA on Linux.
 $(LOWEST)/.ready: setup.cfg constraints-lowest.txt

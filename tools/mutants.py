@@ -1,0 +1,220 @@
+"""Change the closed forms one operator, number or condition at a time: a test must notice each change.
+
+``python tools/mutants.py`` takes the mutants that cosmic-ray makes of ``selection.py`` and ``statistics.py``, runs on
+each the tests that reach the changed line, the quickest first, and compares the mutants that survive with the list in
+``docs/mutants.md``. It fails if one is not listed. Tests run in a fork of this process, where the mutant is imported
+in place of the file on disk.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import json
+import os
+import re
+import resource
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
+
+# Imported once, before the forks.
+import hypothesis
+import pytest
+import scipy.optimize  # noqa: F401
+import sklearn.metrics  # noqa: F401
+from cosmic_ray.ast import ast_nodes, get_ast
+from cosmic_ray.ast.ast_query import ASTQuery
+from cosmic_ray.mutating import mutate_code
+from cosmic_ray.plugins import get_operator, operator_names
+from coverage import Coverage
+
+ROOT = Path(__file__).resolve().parents[1]
+LISTED = ROOT / "docs" / "mutants.md"
+MODULES = ("selection", "statistics")
+TESTS = [f"tests/core/test_{name}.py" for name in ("statistics", "selection", "binned")]
+# X | None in annotations; operators that no one would write by mistake; what another operator does too.
+UNUSED = re.compile(
+    r"core/(ReplaceBinaryOperator_(BitOr_.*|.*_(Mod|FloorDiv|Pow|LShift|RShift|BitOr|BitAnd|BitXor))"
+    r"|ReplaceComparisonOperator_(Eq|NotEq|Lt|LtE|Gt|GtE)_(Is|IsNot)"
+    r"|ReplaceComparisonOperator_Is_(Eq|NotEq|Lt|LtE|Gt|GtE)"
+    r"|ReplaceUnaryOperator_USub_.*)"
+)
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A module with one place changed."""
+
+    module: str
+    place: str
+    line: int
+    changed: str
+    code: str
+
+    def __str__(self) -> str:
+        return f"{self.module}.{self.place}: {self.changed}"
+
+
+def source_of(module: str) -> Path:
+    return ROOT / "bspauc_spark" / f"{module}.py"
+
+
+def mutants(module: str) -> Iterator[Mutant]:
+    """Every mutant of the module."""
+    source = source_of(module).read_text()
+    tree = get_ast(source)
+    for name in operator_names():
+        if UNUSED.fullmatch(name) or get_operator(name).arguments():
+            continue
+        operator = get_operator(name)()
+        places = [node for node in ast_nodes(tree) for _ in operator.mutation_positions(node)]
+        for occurrence, node in enumerate(places):
+            code = mutate_code(source, operator, occurrence)
+            changes = list(difflib.unified_diff(source.splitlines(), code.splitlines(), n=0, lineterm=""))[2:]
+            changed = " ".join(line[1:].strip() for line in changes if line.startswith("+"))
+            where = ASTQuery(node).get_definition_name() or "<module>"
+            yield Mutant(module, where, node.start_pos[0], changed or "(nothing)", code)
+
+
+class Changed(importlib.abc.MetaPathFinder):
+    """Imports the mutant where the module is asked for."""
+
+    def __init__(self, mutant: Mutant) -> None:
+        self._name, self._code = f"bspauc_spark.{mutant.module}", mutant.code
+        self._file = str(source_of(mutant.module))
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> Any:
+        if fullname != self._name:
+            return None
+        loader = importlib.machinery.SourceFileLoader(fullname, self._file)
+        loader.get_code = lambda name: compile(self._code, self._file, "exec")  # type: ignore[method-assign]
+        return importlib.util.spec_from_file_location(fullname, self._file, loader=loader)
+
+
+def fork(work: Callable[[], int], seconds: int = resource.RLIM_INFINITY) -> int:
+    """Do the work silently in a process of its own, in at most so many seconds of a core; its number."""
+    child = os.fork()
+    if child:
+        return child
+    code = 2
+    try:
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)
+        os.dup2(nowhere, 2)
+        code = work()
+    finally:
+        os._exit(code)
+
+
+def run_tests(tests: Sequence[str], *plugins: object) -> int:
+    return int(pytest.main(["-x", "-q", "--noconftest", "-p", "no:cacheprovider", *tests], plugins=list(plugins)))
+
+
+class Watch:
+    """Notes which lines each test reaches, and how long it takes."""
+
+    def __init__(self, coverage: Coverage) -> None:
+        self._coverage = coverage
+        self.seconds: dict[str, float] = {}
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self._coverage.switch_context(nodeid)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.seconds[report.nodeid] = self.seconds.get(report.nodeid, 0.0) + report.duration
+
+
+def reach() -> tuple[dict[str, dict[int, list[str]]], int]:
+    """The tests that reach each line of each module, quickest first (line 0: all tests), and the seconds they take."""
+    with tempfile.NamedTemporaryFile("w+") as told:
+
+        def watched() -> int:
+            coverage = Coverage(data_file=None, include=[str(source_of(module)) for module in MODULES])
+            coverage.start()
+            watch = Watch(coverage)
+            code = run_tests(TESTS, watch)
+            coverage.stop()
+            data = coverage.get_data()
+            tests = {module: data.contexts_by_lineno(str(source_of(module))) for module in MODULES}
+            json.dump({"tests": tests, "seconds": watch.seconds}, told)
+            told.flush()
+            return code
+
+        if os.waitpid(fork(watched), 0)[1]:
+            sys.exit("the tests fail without any change")
+        found = json.loads(Path(told.name).read_text())
+    seconds = found["seconds"]
+
+    def ordered(names: Sequence[str]) -> list[str]:
+        return sorted(filter(None, names), key=lambda name: seconds[name])
+
+    lines = {
+        module: {0: ordered(list(seconds)), **{int(line): ordered(names) for line, names in reached.items()}}
+        for module, reached in found["tests"].items()
+    }
+    return lines, int(sum(seconds.values()))
+
+
+def survivors(every: Sequence[Mutant], processes: int) -> Iterator[Mutant]:
+    """Those of the mutants that no test notices."""
+    lines, seconds = reach()
+
+    def test(mutant: Mutant) -> int:
+        sys.meta_path.insert(0, Changed(mutant))
+        # What runs on import, and all lines of a statement but the first, may be noted for no test.
+        return run_tests(lines[mutant.module].get(mutant.line) or lines[mutant.module][0])
+
+    waiting, running = list(reversed(every)), dict[int, Mutant]()
+    while waiting or running:
+        while waiting and len(running) < processes:
+            mutant = waiting.pop()
+            # A change may make a loop endless.
+            running[fork(lambda mutant=mutant: test(mutant), 30 + 3 * seconds)] = mutant
+        child, status = os.wait()
+        mutant = running.pop(child)
+        if status == 0:
+            yield mutant
+        print(f"\r{len(every) - len(waiting) - len(running):,} of {len(every):,}", end="", file=sys.stderr, flush=True)
+
+
+def listed() -> set[str]:
+    """The survivors that ``docs/mutants.md`` explains."""
+    if not LISTED.exists():
+        return set()
+    blocks = re.findall(r"```\n(.*?)```", LISTED.read_text(), re.DOTALL)
+    return {line for block in blocks for line in block.splitlines() if line}
+
+
+def main() -> None:
+    asked = argparse.ArgumentParser(description="See which changes to the closed forms no test notices.")
+    asked.add_argument("--processes", type=int, default=os.cpu_count())
+    asked.add_argument("--matching", default="", help="only mutants whose description matches this")
+    given = asked.parse_args()
+    sys.path.insert(0, str(ROOT))
+    os.chdir(ROOT)
+    hypothesis.settings.register_profile("mutants", deadline=None, database=None, derandomize=True)
+    hypothesis.settings.load_profile("mutants")
+    every = [one for module in MODULES for one in mutants(module) if re.search(given.matching, str(one))]
+    known, alive = listed(), set[str]()
+    for mutant in survivors(every, given.processes):
+        alive.add(str(mutant))
+        if str(mutant) not in known:
+            print(f"\rbspauc_spark/{mutant.module}.py:{mutant.line}: {mutant}", flush=True)
+    print(f"\r{len(every):,} mutants; {len(alive):,} survive, {len(alive - known):,} of them not in {LISTED.name}")
+    if not given.matching:
+        print(*(f"listed, but noticed: {one}" for one in sorted(known - alive)), sep="\n")
+    sys.exit(bool(alive - known))
+
+
+if __name__ == "__main__":
+    main()

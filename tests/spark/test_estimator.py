@@ -22,6 +22,7 @@ from sklearn.metrics import roc_auc_score
 from bspauc_spark import BSPAUCClassifier, BSPAUCModel
 from bspauc_spark.errors import CollapseError, DeviceError, DivergedError
 from bspauc_spark.selection import Selection
+from bspauc_spark.summary import TrainingSummary
 from bspauc_spark.workers import cuda
 from bspauc_spark.workers.worker import BlockReport, Worker
 from tests.conftest import FAST, noisy_moons
@@ -240,6 +241,13 @@ def test_a_fit_that_diverges_in_a_later_round_hands_over_a_model_that_saves_and_
     scores = scores_by_row(BSPAUCModel.load(str(tmp_path / "model")), moons)
     assert np.isfinite(scores).all()
     assert np.array_equal(scores, scores_by_row(model, moons))
+    # Where that model cannot be made, the error is still the first one.
+    rates.clear()
+    monkeypatch.setattr(TrainingSummary, "to_dict", None)
+    with pytest.raises(DivergedError, match="from round 3 on") as caught:
+        BSPAUCClassifier(**{**FAST, "rounds": 4}).fit(moons)
+    assert caught.value.model is None
+    assert caught.value.weights is not None
 
 
 def test_sgd_and_linear_networks_train(moons: DataFrame) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from typing import Any, TypeVar
 
@@ -19,6 +19,7 @@ from bspauc_spark.pace import ExplicitPace, Pace
 from bspauc_spark.schema import many, maybe, real, record, whole
 from bspauc_spark.selection import Selection, solve
 from bspauc_spark.statistics import pair_sum
+from bspauc_spark.workers.pairs import refuse_explosion
 from bspauc_spark.workers.worker import BlockReport
 
 logger = logging.getLogger("bspauc_spark")
@@ -26,8 +27,6 @@ logger = logging.getLogger("bspauc_spark")
 T = TypeVar("T")
 
 _HALVINGS = 3
-# A block that raises the mean pair loss so many times, from 1 at least, has diverged, whatever comes of it later.
-_EXPLOSION = 10.0
 
 
 @dataclass(frozen=True)
@@ -109,7 +108,9 @@ def fit(
             break
         selection, solve_seconds = _timed(lambda: select(pace, t, scores, previous))  # noqa: B023
         try:
-            block, train_seconds = _timed(lambda: descend(workers, selection, tau, ensure_descent))  # noqa: B023
+            block, train_seconds = _timed(
+                lambda: descend(workers, selection, tau, ensure_descent, outcome.history)  # noqa: B023
+            )
         except DivergedError as error:
             error.weights, error.outcome = workers.weights(), _with_scores(outcome, scores, workers)
             raise
@@ -197,12 +198,15 @@ def _shapes(arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, tuple[Any, ...]
 
 
 def _pretrain(workers: Workers) -> None:
-    for halving in range(_HALVINGS):
+    for halving in range(_HALVINGS + 1):
         try:
-            return workers.pretrain(0.5**halving)
+            workers.pretrain(0.5**halving)
+            return
         except DivergedError as error:
+            if halving == _HALVINGS:
+                error.weights = workers.weights()
+                raise
             _tell_of_slower_try("pre-training", error)
-    return workers.pretrain(0.5**_HALVINGS)
 
 
 def _tell_of_slower_try(what: str, error: DivergedError) -> None:
@@ -244,8 +248,10 @@ class _Block:
     rate: float
 
 
-def descend(workers: Workers, selection: Selection, tau: float, ensure_descent: bool) -> _Block:
-    """Line 7: the θ block. One that diverged is redone more slowly.
+def descend(
+    workers: Workers, selection: Selection, tau: float, ensure_descent: bool, history: Sequence[Round] = ()
+) -> _Block:
+    """Line 7: the θ block. One that diverged, alone or with those of the ``history``, is redone more slowly.
 
     With ``ensure_descent`` also one that raised what it minimises: the convergence theorem assumes that no block does.
     The block that was undone last is then reported as the old θ, at rate 0.
@@ -259,11 +265,12 @@ def descend(workers: Workers, selection: Selection, tau: float, ensure_descent: 
     before = pair_sum(pos, neg, *kept)
     penalty = workers.penalty()
     mean_before = before / pairs + tau * penalty
+    start = _start_of_growth(history, mean_before)
     for halving in range(_HALVINGS + 1):
         try:
             report = workers.train(selection, 0.5**halving)
             mean_after = report.pair_sum / pairs + tau * report.penalty
-            _refuse_explosion(workers, mean_before, mean_after)
+            _refuse_growth(workers, start, mean_after)
         except DivergedError as error:
             if halving == _HALVINGS and not ensure_descent:
                 raise
@@ -276,13 +283,27 @@ def descend(workers: Workers, selection: Selection, tau: float, ensure_descent: 
     return _Block(unchanged, before, penalty, mean_before, mean_before, 0.0)
 
 
-def _refuse_explosion(workers: Workers, before: float, after: float) -> None:
-    if not after <= _EXPLOSION * max(1.0, before):
+def _start_of_growth(history: Sequence[Round], before: float) -> float:
+    """The mean loss over this round's pairs from which the θ blocks so far have raised it to ``before``.
+
+    The mean alone says little from one round to the next: each takes it over other pairs, and as a growing pace adds
+    harder ones it rises although every block lowers it. So what a new selection adds raises the start as well, and
+    only what the blocks add does not: after rounds that did not raise their loss the start is ``before`` itself.
+    Losses below 1 count as 1, as in ``refuse_explosion``.
+    """
+    befores = [max(1.0, row.block_before) for row in history] + [max(1.0, before)]
+    start = befores[0]
+    for row, then in zip(history, befores[1:], strict=True):
+        start = min(then, start * max(1.0, then / max(1.0, row.block_after)))
+    return min(start, before)
+
+
+def _refuse_growth(workers: Workers, start: float, after: float) -> None:
+    try:
+        refuse_explosion(start, after)
+    except DivergedError:
         workers.undo()
-        raise DivergedError(
-            f"The θ block raised the mean pair loss from {before:.3g} to {after:.3g}. Lower learningRate, or scale the "
-            "features to [-1, 1]."
-        )
+        raise
 
 
 def _row(

@@ -169,8 +169,11 @@ class BSPAUCClassifier(
                     try:
                         outcome = self._run(workers, decay, checkpoints, run.log_round)
                     except DivergedError as error:
+                        about["seconds"] = time.perf_counter() - start
                         if error.outcome is not None and error.outcome.history:
-                            error.model = self._finish(staged, spec, error.outcome, about)
+                            # A model that cannot be made must not hide why the fit ended.
+                            with contextlib.suppress(Exception):
+                                error.model = self._finish(staged, spec, error.outcome, about)
                         raise
                     about["seconds"] = time.perf_counter() - start
                     model = self._finish(staged, spec, outcome, about)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +51,7 @@ class BSPAUCModel(Model, BSPAUCModelParams, MLReadable["BSPAUCModel"], MLWritabl
     def __init__(self, scorer: Scorer | None = None) -> None:
         super().__init__()
         self._scorer = scorer
+        self._summary: TrainingSummary | None = None
 
     @property
     def scorer(self) -> Scorer:
@@ -70,10 +70,13 @@ class BSPAUCModel(Model, BSPAUCModelParams, MLReadable["BSPAUCModel"], MLWritabl
         """Always 2: positive, and all the rest."""
         return 2
 
-    @cached_property
+    # Not a cached_property: pyspark looks for Params among all attributes that are not plain properties.
+    @property
     def summary(self) -> TrainingSummary:
         """What the fit did."""
-        return TrainingSummary.from_dict(self.scorer.summary)
+        if self._summary is None:
+            self._summary = TrainingSummary.from_dict(self.scorer.summary)
+        return self._summary
 
     def getThreshold(self) -> float:
         """Score above which a row is predicted positive."""

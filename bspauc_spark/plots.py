@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 POSITIVE, NEGATIVE, NEUTRAL, SECOND = "#c2410c", "#1d4ed8", "#374151", "#059669"
+
+# Matplotlib's settings are global, and fits may run in several threads.
+drawing = threading.Lock()
 
 Draw = Callable[["Axes"], None]
 

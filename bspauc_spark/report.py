@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +27,6 @@ _COLOURS = {
     plots.NEUTRAL: "var(--neutral)",
     plots.SECOND: "var(--second)",
 }
-# Matplotlib's settings are global, and fits may run in several threads.
-_drawing = threading.Lock()
 
 
 def write_report(summary: TrainingSummary, path: Path, audited: pd.DataFrame | None = None) -> Path:
@@ -76,7 +73,7 @@ _SHOWN = {
 def _svg(draw: plots.Draw) -> str:
     """A panel as inline SVG whose colours follow the page's."""
     buffer = io.StringIO()
-    with _drawing, mpl.rc_context({"svg.fonttype": "none", "font.family": "sans-serif"}):
+    with plots.drawing, mpl.rc_context({"svg.fonttype": "none", "font.family": "sans-serif"}):
         plots.panel(draw).savefig(
             buffer, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
         )

@@ -1,7 +1,7 @@
 """A fit as an MLflow run: Params and tags at its start, metrics after every round, artifacts at its end.
 
 MLflow is spoken to in a thread of its own, so that a server that is slow does not slow the fit, and one that is down
-does not kill it: what could not be delivered stays in a folder that the warning names.
+does not kill it: what could not be delivered stays in a folder that the warning names. Nor does a full disk.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Metric
 
+    from bspauc_spark.diagnostics import Diagnostics
     from bspauc_spark.summary import TrainingSummary
 
 # At the end of a fit a server is given up that has answered nothing for so long.
@@ -126,35 +127,37 @@ class Tracker:
 
         self._mlflow = mlflow
         self._run_id, self._parent, self._about = run_id, parent, about
-        self._folder = Path(tempfile.mkdtemp(prefix="bspauc-run-"))
+        self._folder: Path | None = None
         self._history: list[Round] = []
         self._outbox, self._changed = _Outbox(), threading.Condition()
         self._answered = time.monotonic()
         self._error: Exception | None = None
         self._warned = self._abandoned = False
-        self._write()
+        try:
+            self._folder = Path(tempfile.mkdtemp(prefix="bspauc-run-"))
+        except OSError as error:
+            self._warn(f"The figures of this fit have no temporary folder ({_named(error)})")
+        self._keep_history()
         self._thread = threading.Thread(target=self._deliver, name="bspauc-mlflow", daemon=True)
         self._thread.start()
 
     def log_round(self, row: Round) -> None:
         """Metrics of a finished round, at the time of the call."""
         self._history.append(row)
-        self._write()
+        self._keep_history()
         with self._changed:
             self._outbox.rounds.append((row, int(time.time() * 1000)))
             self._changed.notify()
         if self._error is not None:
-            self._warn(f"{type(self._error).__name__}: {_first_line(self._error)}")
+            self._refused(_named(self._error))
 
     def log_summary(self, summary: TrainingSummary) -> None:
         """Artifacts: the history, the plots, the report."""
-        from bspauc_spark.plots import plot_scores
-
-        self._write()
-        summary.plot().savefig(self._folder / "rounds.png", dpi=120)
+        self._keep_history()
+        self._keep("rounds.png", lambda path: _draw(summary, path))
         if summary.diagnostics is not None:
-            plot_scores(summary.diagnostics).savefig(self._folder / "scores.png", dpi=120)
-        summary.report(self._folder / "report.html")
+            self._keep("scores.png", lambda path: _draw(summary, path, summary.diagnostics))
+        self._keep("report.html", summary.report)
 
     def end(self, status: str) -> None:
         """Wait until all is delivered, as long as the server answers; then forget the local copy."""
@@ -162,30 +165,40 @@ class Tracker:
             self._outbox.artifacts, self._outbox.status = self._folder, status
             self._answered = max(self._answered, time.monotonic())
             self._changed.notify()
-        while self._thread.is_alive() and time.monotonic() - self._answered < PATIENCE_SECONDS:
+        while self._thread.is_alive() and self._error is None and time.monotonic() - self._answered < PATIENCE_SECONDS:
             self._thread.join(0.05)
-        if self._thread.is_alive():
+        if self._error is not None:
+            self._refused(_named(self._error))
+        elif self._thread.is_alive():
             self._abandoned = True
-            self._warn(f"no answer for {PATIENCE_SECONDS:g} s")
-        elif self._error is not None:
-            self._warn(f"{type(self._error).__name__}: {_first_line(self._error)}")
-        else:
+            self._refused(f"no answer for {PATIENCE_SECONDS:g} s")
+        elif self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _warn(self, reason: str) -> None:
+    def _refused(self, reason: str) -> None:
+        said = without_credentials(f"MLflow at {self._mlflow.get_tracking_uri()} did not take this fit ({reason})")
+        self._warn(said, f"; its figures are kept in {self._folder}")
+
+    def _warn(self, said: str, rest: str = "") -> None:
         if not self._warned:
             self._warned = True
-            said = f"MLflow at {self._mlflow.get_tracking_uri()} did not take this fit ({reason})"
-            warnings.warn(
-                f"{without_credentials(said)}. The fit goes on; its figures are kept in {self._folder}.",
-                BSPAUCWarning,
-                stacklevel=2,
-            )
+            warnings.warn(f"{said}. The fit goes on{rest}.", BSPAUCWarning, stacklevel=2)
 
-    def _write(self) -> None:
+    def _keep_history(self) -> None:
         """The figures so far, on disk: they are there whatever becomes of the server or of this process."""
         values = {**self._about, "history": [row.to_dict() for row in self._history]}
-        (self._folder / "history.json").write_text(json.dumps(values, indent=1, default=str))
+        self._keep("history.json", lambda path: path.write_text(json.dumps(values, indent=1, default=str)))
+
+    def _keep(self, name: str, write: Callable[[Path], object]) -> None:
+        if self._folder is None:
+            return
+        try:
+            write(self._folder / name)
+        except Exception as error:  # Of the disk, of matplotlib: none of it is worth a model.
+            with contextlib.suppress(OSError):
+                # Half of a file is none.
+                (self._folder / name).unlink()
+            self._warn(f"{name} of this fit was not written to {self._folder} ({_named(error)})")
 
     def _deliver(self) -> None:
         try:
@@ -202,10 +215,15 @@ class Tracker:
                 for file in sorted(artifacts.iterdir()) if artifacts else ():
                     client.log_artifact(run_id, str(file))
                     self._answered = time.monotonic()
-            if self._run_id is None and status is not None:
-                client.set_terminated(run_id, status)
+            self._end_run()
         except Exception as error:  # MLflow and its stores raise of everything, and none of it may end a fit.
             self._error = error
+            with contextlib.suppress(Exception):
+                self._end_run()
+
+    def _end_run(self) -> None:
+        """End the run that this thread started, if it did, and what MLflow started with it, such as system metrics."""
+        self._mlflow.end_run(self._outbox.status or "FAILED")
 
     def _take_pending(self) -> tuple[list[tuple[Round, int]], Path | None, str | None]:
         with self._changed:
@@ -241,5 +259,14 @@ def _metrics(row: Round, at: int) -> list[Metric]:
     return [Metric(n, float(v), at, row.round) for n, v in values.items() if v is not None and n != "round"]
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [""])[0][:200].rstrip(" .")
+def _draw(summary: TrainingSummary, path: Path, found: Diagnostics | None = None) -> None:
+    """The scores that were ``found``, or the rounds."""
+    from bspauc_spark.plots import drawing, plot_scores
+
+    with drawing:
+        (plot_scores(found) if found is not None else summary.plot()).savefig(path, dpi=120)
+
+
+def _named(error: Exception) -> str:
+    first_line = (str(error).splitlines() or [""])[0][:200].rstrip(" .")
+    return f"{type(error).__name__}: {first_line}"

@@ -7,6 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bspauc_spark.errors import DivergedError
+
+# Training that raises the mean pair loss so many times, from 1 at least, has diverged, whatever comes of it later.
+EXPLOSION = 10.0
+
 
 def matched_pairs(positive: Tensor, negative: Tensor, v: Tensor, u: Tensor) -> Tensor:
     """Mean of ``v_j u_j ξ_jj``: the j-th positive with the j-th negative (Algorithm 2, line 5)."""
@@ -52,6 +57,15 @@ def _suffix(values: Tensor) -> Tensor:
 
 def _prefix(values: Tensor) -> Tensor:
     return torch.cat([values.new_zeros(1), torch.cumsum(values, 0)])
+
+
+def refuse_explosion(start: float, end: float) -> None:
+    """Raise ``DivergedError`` if training brought the mean pair loss from ``start`` to a far larger ``end``."""
+    if not end <= EXPLOSION * max(1.0, start):
+        raise DivergedError(
+            f"Training raised the mean pair loss from {start:.3g} to {end:.3g}. Lower learningRate, or scale the "
+            "features to [-1, 1]."
+        )
 
 
 PAIRINGS = {"matched": matched_pairs, "all": all_pairs}

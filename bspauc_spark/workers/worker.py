@@ -23,7 +23,7 @@ from bspauc_spark.workers.device import place_rows
 from bspauc_spark.workers.group import Alone, Group
 from bspauc_spark.workers.networks import LayeredNetwork, NetworkSpec, ScoringNetwork
 from bspauc_spark.workers.optimizers import TrainingSettings, adam_epsilon, make_optimizer, move_average
-from bspauc_spark.workers.pairs import PAIRINGS
+from bspauc_spark.workers.pairs import EXPLOSION, PAIRINGS, refuse_explosion
 from bspauc_spark.workers.rows import Batch, Rows, SparseBatch, concat, to_device
 from bspauc_spark.workers.scoring import score_rows
 from bspauc_spark.workers.state import check_state
@@ -114,10 +114,10 @@ class Worker:
     def pretrain(self, rate: float = 1.0) -> float:
         """Train on a small random share of both classes, all of it with weight 1; returns the mean pair loss.
 
-        If it diverges it is taken back before it raises.
+        If it diverges or the loss explodes, it is taken back before it raises.
         """
         share = self.settings.pretrain_fraction
-        weights = {}
+        weights, pairs = {}, 1
         for name in (POSITIVES, NEGATIVES):
             start, total = self._place(len(self.rows[name]))
             # A rare class keeps enough rows to stand for itself.
@@ -125,14 +125,27 @@ class Worker:
             chosen = np.zeros(total, dtype=np.float32)
             chosen[torch.randperm(total, generator=self._generator)[:wanted].numpy()] = 1
             weights[name] = chosen[start : start + len(self.rows[name])]
-        before = self.state()
+            pairs *= wanted
+        before, self._weights = self.state(), weights
         try:
             loss = self._run(weights, self.settings.pretrain_steps, rate)
-            self.scores()
+            self._refuse_explosion(before, pairs)
         except DivergedError:
             self._return_to(before)
             raise
         return loss
+
+    def _refuse_explosion(self, before: Mapping[str, npt.NDArray[Any]], pairs: int) -> None:
+        end = self._kept_pair_sum() / pairs
+        if not self.group.counts(int(end > EXPLOSION)).any():
+            return
+        # Features may be so large that it was so from the start; only now is that worth a scoring pass.
+        trained = self.state()
+        self._return_to(before)
+        start = self._kept_pair_sum() / pairs
+        self.load_state(trained)
+        start, end = np.frombuffer(self.group.share(np.array([start, end]).tobytes()))
+        refuse_explosion(start, end)
 
     def train(self, selection: Selection, rate: float = 1.0) -> float:
         """Train θ on pairs of rows that ``selection`` keeps; returns the mean pair loss over the steps.
@@ -157,18 +170,17 @@ class Worker:
         except DivergedError:
             self.undo()
             raise
-        return BlockReport(self._kept_pair_sum(selection), self.penalty(), seconds)
+        return BlockReport(self._kept_pair_sum(selection.phi_positive, selection.phi_negative), self.penalty(), seconds)
 
-    def _kept_pair_sum(self, selection: Selection) -> float:
-        """``Σ v_i u_j ξ_ij`` over the rows that ``selection`` kept, at their new scores."""
+    def _kept_pair_sum(self, phi_positive: float = 1.0, phi_negative: float = 1.0) -> float:
+        """On rank 0 ``Σ v_i u_j ξ_ij`` over the rows trained on, where ``φ`` weighs those at a threshold; else 0."""
         own = self.kept()
 
         def weighted(name: str, phi: float) -> list[tuple[float, OrderedScores]]:
             parts = ((1.0, self._gather(own[name].full)), (phi, self._gather(own[name].partial)))
             return [(weight, ordered(part)) for weight, part in parts if _size(part)]
 
-        positives = weighted(POSITIVES, selection.phi_positive)
-        negatives = weighted(NEGATIVES, selection.phi_negative)
+        positives, negatives = weighted(POSITIVES, phi_positive), weighted(NEGATIVES, phi_negative)
         return sum(v * u * pair_sum(s, r) for v, s in positives for u, r in negatives)
 
     def kept(self) -> dict[str, KeptScores]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from bspauc_spark.launch import InProcessWorkers, one_thread
 from bspauc_spark.pace import AutomaticPace, FractionPace
 from bspauc_spark.selection import solve
 from bspauc_spark.shards import NEGATIVES, POSITIVES, VALIDATION_NEGATIVES, VALIDATION_POSITIVES
+from bspauc_spark.workers import worker
 from bspauc_spark.workers.networks import LayeredNetwork, NetworkSpec
 from bspauc_spark.workers.optimizers import TrainingSettings
 from bspauc_spark.workers.rows import DenseRows
@@ -173,6 +175,63 @@ def test_a_loss_that_explodes_without_a_nan_is_taken_back() -> None:
     with pytest.raises(DivergedError, match=r"raised the mean pair loss from 0.997 to 3.*e\+04. Lower learningRate"):
         algorithm.fit(team, None, 1, tau=0.0)
     assert all(np.array_equal(before[name], array) for name, array in team.weights().items())
+
+
+def test_pretraining_that_explodes_is_redone_slower(caplog: pytest.LogCaptureFixture) -> None:
+    settings = {"optimizer": "sgd", "averaging": 0.0, "tau": 0.0, "pretrain_steps": 8}
+    team = workers(learning_rate=8.0, **settings)
+    outcome = algorithm.fit(team, None, 1, tau=0.0)
+    assert outcome.history[0].block_before < 10
+    assert caplog.text.count("pre-training is done again from its start at half the learning rate") == 1
+    assert "raised the mean pair loss from 0.997 to 2.01e+21" in caplog.text
+
+    hopeless = workers(learning_rate=300.0, **settings)
+    before = hopeless.weights()
+    with pytest.raises(DivergedError) as caught:
+        algorithm.fit(hopeless, None, 1, tau=0.0)
+    assert caught.value.weights is not None
+    assert all(np.array_equal(before[name], array) for name, array in caught.value.weights.items())
+
+
+def test_a_loss_that_was_large_before_pretraining_is_no_explosion(monkeypatch: pytest.MonkeyPatch) -> None:
+    def pretrained() -> InProcessWorkers:
+        team = workers()
+        network, average = team._worker.network, team._worker.average
+        network.load_state_dict({name: 30 * tensor for name, tensor in network.state_dict().items()})
+        average.load_state_dict(network.state_dict())
+        team.pretrain()
+        return team
+
+    team = pretrained()
+    assert pairs_of(team).mean() > 100
+    monkeypatch.setattr(worker, "EXPLOSION", np.inf)
+    unchecked = pretrained().state()
+    assert all(np.array_equal(array, unchecked[name]) for name, array in team.state().items())
+
+
+def test_a_loss_that_grows_tenfold_over_several_rounds_is_an_explosion(caplog: pytest.LogCaptureFixture) -> None:
+    team = workers(optimizer="sgd", learning_rate=5.0, averaging=0.0, tau=0.0, pretrain_steps=0, steps=1)
+    outcome = algorithm.fit(team, None, 9, tau=0.0)
+    assert all(row.block_after < 10 * outcome.history[0].block_before for row in outcome.history)
+    assert min(row.learning_rate_factor for row in outcome.history) < 1
+    assert "Training raised the mean pair loss from 1 to 21.6" in caplog.text
+
+
+def test_a_loss_that_new_pairs_raise_is_no_explosion() -> None:
+    """Every block lowers the loss of its pairs, but each round has harder ones."""
+    easy = replace(_ZERO, block_before=1.2, block_after=0.4)
+    harder = replace(_ZERO, block_before=40.0, block_after=30.0)
+    assert algorithm._start_of_growth([], 0.7) == 0.7
+    assert algorithm._start_of_growth([easy], 40.0) == 40.0
+    assert algorithm._start_of_growth([easy, harder], 900.0) == 900.0
+    # What the blocks themselves have added is the difference.
+    grown = replace(_ZERO, block_before=40.0, block_after=120.0)
+    assert algorithm._start_of_growth([easy, grown], 120.0) == 40.0
+    assert algorithm._start_of_growth([easy, grown], 600.0) == 200.0
+    assert algorithm._start_of_growth([easy, grown, grown], 3.0) == 3.0
+
+
+_ZERO = algorithm.Round(**dict.fromkeys(algorithm.Round.__dataclass_fields__, 0))
 
 
 class BreaksInStep(LayeredNetwork):

@@ -188,11 +188,13 @@ def test_two_ranks_draw_train_and_report_what_one_process_does(tmp_path: Path) -
         assert np.array_equal(zero["state"]["generator"], alone.state()["generator"])
 
 
-def diverging(group: Group, cuts: dict[str, int]) -> tuple[str, bool]:
-    worker = Worker(shares(cuts, group.rank), SPEC, settings(learning_rate=1e12, tau=1.0, steps=60), group)
+def diverging(group: Group, cuts: dict[str, int], pretraining: bool) -> tuple[str, bool]:
+    slower: dict[str, Any] = {"learning_rate": 30.0, "pretrain_steps": 2, "averaging": 0.0} if pretraining else {}
+    diverging = {"learning_rate": 1e12, "tau": 1.0, "steps": 60, **slower}
+    worker = Worker(shares(cuts, group.rank), SPEC, settings(**diverging), group)
     before = worker.state()
     try:
-        worker.block(EVERYTHING)
+        worker.pretrain() if pretraining else worker.block(EVERYTHING)
     except DivergedError as error:
         after = worker.state()
         same = all(np.array_equal(after[name], before[name]) for name in before if name != "generator")
@@ -200,9 +202,10 @@ def diverging(group: Group, cuts: dict[str, int]) -> tuple[str, bool]:
     return "", False
 
 
-def test_a_block_that_diverges_is_taken_back_on_every_rank(tmp_path: Path) -> None:
-    for message, same in in_two(diverging, tmp_path, CUTS["even"]):
-        assert "Lower learningRate" in message
+@pytest.mark.parametrize(("pretraining", "says"), [(False, "mean pair loss nan"), (True, "raised the mean pair loss")])
+def test_training_that_diverges_is_taken_back_on_every_rank(pretraining: bool, says: str, tmp_path: Path) -> None:
+    for message, same in in_two(diverging, tmp_path, CUTS["even"], pretraining):
+        assert says in message
         assert same
 
 

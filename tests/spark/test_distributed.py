@@ -193,6 +193,27 @@ class Breaking(NetworkSpec):
         return Network(self, generator, columns)
 
 
+class BrokenStep(NetworkSpec):
+    """A network that gives one NaN, on one rank only, in a training step of the first round."""
+
+    def build(self, generator: Any = None, columns: Any = None) -> ScoringNetwork:
+        import os
+
+        import torch
+
+        from bspauc_spark.workers.networks import LayeredNetwork
+
+        class Network(LayeredNetwork):
+            steps = 0
+
+            def forward(self, rows: Any) -> Any:
+                self.steps += torch.is_grad_enabled()
+                broken = torch.is_grad_enabled() and self.steps == 17 and os.environ["RANK"] == "1"
+                return super().forward(rows) * (float("nan") if broken else 1.0)
+
+        return Network(self, generator, columns)
+
+
 @pytest.fixture
 def by_value() -> Iterator[None]:
     """Workers cannot import this module: what it defines travels with the launch."""
@@ -231,6 +252,26 @@ def test_a_workers_exception_reaches_the_caller_with_its_traceback_at_once(
     assert "rank 1 on host" in message
     assert "raised ArithmeticError: the network of a test gave up" in message
     assert "in forward" in message
+
+
+def test_a_nan_in_a_step_of_one_worker_costs_the_round_and_no_launch(
+    moons: DataFrame, monkeypatch: pytest.MonkeyPatch, by_value: None
+) -> None:
+    launches: list[Launch] = []
+    start = Launch.start
+
+    def counted(self: Launch) -> None:
+        launches.append(self)
+        start(self)
+
+    monkeypatch.setattr(Launch, "start", counted)
+    monkeypatch.setattr(
+        BSPAUCClassifier, "_network", lambda self, width, rows: BrokenStep("mlp", width, tuple(self.getHiddenLayers()))
+    )
+    model = BSPAUCClassifier(**FAST, numProcesses=2).fit(moons)
+    assert list(model.summary.history["learning_rate_factor"]) == [0.5, 1.0, 1.0]
+    assert len(launches) == 1
+    assert all(np.isfinite(array).all() for array in model.scorer.weights.values())
 
 
 def test_ensure_descent_undoes_blocks_on_workers(moons: DataFrame) -> None:

@@ -20,8 +20,11 @@ from pyspark.sql import functions as sf
 from sklearn.metrics import roc_auc_score
 
 from bspauc_spark import BSPAUCClassifier, BSPAUCModel
-from bspauc_spark.errors import CollapseError, DeviceError
+from bspauc_spark.errors import CollapseError, DeviceError, DivergedError
+from bspauc_spark.selection import Selection
+from bspauc_spark.summary import TrainingSummary
 from bspauc_spark.workers import cuda
+from bspauc_spark.workers.worker import BlockReport, Worker
 from tests.conftest import FAST, noisy_moons
 
 
@@ -213,6 +216,38 @@ def test_staged_rows_are_gone_after_success_and_after_failure(moons: DataFrame, 
         ).fit(moons)
     assert list(tmp_path.iterdir()) == []
     assert set(glob.glob(os.path.join(tempfile.gettempdir(), "bspauc-*"))) <= temporary
+
+
+def test_a_fit_that_diverges_in_a_later_round_hands_over_a_model_that_saves_and_loads(
+    moons: DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rates: list[float] = []
+    block = Worker.block
+
+    def broken(self: Worker, selection: Selection, rate: float = 1.0) -> BlockReport:
+        rates.append(rate)
+        if len(rates) > 2:
+            raise DivergedError("from round 3 on")
+        return block(self, selection, rate)
+
+    monkeypatch.setattr(Worker, "block", broken)
+    with pytest.raises(DivergedError, match="from round 3 on") as caught:
+        BSPAUCClassifier(**{**FAST, "rounds": 4}).fit(moons)
+    assert rates == [1, 1, 1, 0.5, 0.25, 0.125]
+    model = caught.value.model
+    assert model is not None
+    assert len(model.summary.rounds) == 2
+    model.save(str(tmp_path / "model"))
+    scores = scores_by_row(BSPAUCModel.load(str(tmp_path / "model")), moons)
+    assert np.isfinite(scores).all()
+    assert np.array_equal(scores, scores_by_row(model, moons))
+    # Where that model cannot be made, the error is still the first one.
+    rates.clear()
+    monkeypatch.setattr(TrainingSummary, "to_dict", None)
+    with pytest.raises(DivergedError, match="from round 3 on") as caught:
+        BSPAUCClassifier(**{**FAST, "rounds": 4}).fit(moons)
+    assert caught.value.model is None
+    assert caught.value.weights is not None
 
 
 def test_sgd_and_linear_networks_train(moons: DataFrame) -> None:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import gc
 import os
 import subprocess
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import mlflow
 import pytest
 from pyspark.sql import DataFrame
 
 from bspauc_spark import BSPAUCClassifier, BSPAUCModel
-from bspauc_spark.errors import CheckpointError, StagingError
+from bspauc_spark.errors import BSPAUCWarning, CheckpointError, StagingError
 from tests.conftest import FAST
 from tests.processes import Driver
 from tests.spark.test_distributed import same_bits
@@ -67,6 +69,26 @@ def test_checkpoints_that_find_no_room_cost_no_round(
     assert "No space left on device" in caplog.text
     assert same_bits(model, BSPAUCClassifier(**FAST).fit(moons))
     assert list(disk.iterdir()) == []
+
+
+@pytest.mark.parametrize("place", ["full", "missing"])
+def test_figures_for_mlflow_that_find_no_room_cost_no_fit(
+    place: str, moons: DataFrame, mounted: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(mounted("size=4k") if place == "full" else tmp_path / "missing"))
+    before = mlflow.get_tracking_uri()
+    mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/runs.db")
+    try:
+        mlflow.set_experiment(experiment_id=mlflow.create_experiment(place, (tmp_path / "artifacts").as_uri()))
+        with pytest.warns(BSPAUCWarning, match=r"of this fit .* The fit goes on\.$") as caught:
+            model = BSPAUCClassifier(**FAST, tracking="on", stagingDir=str(tmp_path)).fit(moons)
+        (run,) = mlflow.search_runs(output_format="list")
+    finally:
+        mlflow.set_tracking_uri(before)
+    assert len(caught) == 1
+    assert same_bits(model, BSPAUCClassifier(**FAST, stagingDir=str(tmp_path)).fit(moons))
+    assert run.info.status == "FINISHED"
+    assert run.data.metrics["train_auc"] == pytest.approx(model.summary.rounds[-1].train_auc)
 
 
 @pytest.fixture(scope="module")

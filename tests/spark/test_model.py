@@ -269,9 +269,11 @@ def test_none_leaves_a_param_unset() -> None:
     assert not BSPAUCClassifier(threshold=None).isSet("threshold")
 
 
-def test_a_model_that_was_not_fitted_says_so(moons: DataFrame) -> None:
+def test_a_model_that_was_not_fitted_says_so_but_has_params(moons: DataFrame) -> None:
+    empty = BSPAUCModel().copy()
+    assert "featuresCol" in empty.explainParams()
     with pytest.raises(InvalidDataError, match="was not fitted"):
-        BSPAUCModel().transform(moons)
+        empty.transform(moons)
 
 
 def test_the_summary_plots_the_rounds(model: BSPAUCModel) -> None:

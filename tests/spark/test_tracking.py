@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import re
+import socket
+import tempfile
 import threading
 import time
 import warnings
@@ -14,15 +16,18 @@ from pathlib import Path
 
 import mlflow
 import pytest
+from matplotlib.figure import Figure
 from mlflow.entities import Run
+from mlflow.tracking import fluent
 from pyspark.ml.evaluation import BinaryClassificationEvaluator
 from pyspark.ml.tuning import CrossValidator, ParamGridBuilder
 from pyspark.sql import DataFrame
 
-from bspauc_spark import BSPAUCClassifier, tracking
+from bspauc_spark import BSPAUCClassifier, plots, tracking
 from bspauc_spark.algorithm import Round
 from bspauc_spark.errors import BSPAUCWarning, DivergedError
 from tests.conftest import FAST
+from tests.processes import wait_for
 from tests.servers import Server, mlflow_server
 
 ARTIFACTS = ["history.json", "report.html", "rounds.png", "scores.png"]
@@ -125,12 +130,23 @@ def test_a_run_of_its_own_in_local_stores(
     store: str, moons: DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    alone: list[bool] = []
+    save = Figure.savefig
+
+    def seen(self: Figure, *args: object, **kwargs: object) -> None:
+        alone.append(plots.drawing.locked())
+        save(self, *args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Figure, "savefig", seen)
     experiment = _use(f"sqlite:///{tmp_path}/runs.db" if store == "sqlite" else (tmp_path / "runs").as_uri(), "own")
     BSPAUCClassifier(tracking="on", **FAST).fit(moons)
     (run,) = _runs(experiment)
     assert run.info.status == "FINISHED"
     assert _history(run) == [1, 2, 3]
     assert mlflow.active_run() is None
+    # Both pictures, and those of the report.
+    assert len(alone) > 2
+    assert all(alone)
 
 
 def test_a_second_fit_in_a_run_and_one_with_its_own_become_children(server: Server, moons: DataFrame) -> None:
@@ -220,6 +236,21 @@ def test_a_server_that_never_was_warns_and_names_no_secret(moons: DataFrame, mon
     _remove(Path(re.search(r"figures are kept in (.+)\.$", ours)[1]))  # type: ignore[index]
 
 
+def test_a_server_that_never_answers_is_given_up(moons: DataFrame, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracking, "PATIENCE_SECONDS", 2.0)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "120")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        mlflow.set_tracking_uri(f"http://127.0.0.1:{silent.getsockname()[1]}")
+        start = time.monotonic()
+        with pytest.warns(BSPAUCWarning, match=r"did not take this fit \(no answer for 2 s\)") as caught:
+            model = BSPAUCClassifier(tracking="on", **FAST).fit(moons)
+        assert time.monotonic() - start < 20
+    assert len(model.summary.rounds) == 3
+    (ours,) = [str(one.message) for one in caught if issubclass(one.category, BSPAUCWarning)]
+    _remove(Path(re.search(r"figures are kept in (.+)\.$", ours)[1]))  # type: ignore[index]
+
+
 def _remove(folder: Path) -> None:
     for file in folder.iterdir():
         file.unlink()
@@ -243,6 +274,25 @@ def test_a_slow_store_does_not_slow_the_rounds(monkeypatch: pytest.MonkeyPatch, 
         assert time.monotonic() - start < 2.0
     (found,) = _runs(experiment)
     assert _history(found) == list(range(1, 31))
+
+
+@pytest.mark.parametrize("param", ["rounds", "no name for MLflow?"])
+def test_a_run_ends_with_its_system_metrics_also_when_not_all_of_it_was_taken(
+    param: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    experiment = _use(f"sqlite:///{tmp_path}/runs.db", "system metrics")
+    monkeypatch.setenv("MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING", "true")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with tracking.run("on", None, {"params": {param: 30}, "data": {}, "versions": {}, "workers": 0}) as run:
+            run.log_round(_round(1))
+    assert sum(issubclass(one.category, BSPAUCWarning) for one in caught) == (param != "rounds")
+    wait_for(lambda: not fluent.run_id_to_system_metrics_monitor, 5, "the monitor to be told")
+    wait_for(lambda: "SystemMetricsMonitor" not in [t.name for t in threading.enumerate()], 5, "the monitor to end")
+    (found,) = _runs(experiment)
+    assert found.info.status != "RUNNING"
+    assert {"mlflow.user", "mlflow.source.name", "mlflow.source.type"} <= set(found.data.tags)
 
 
 def _round(number: int) -> Round:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import threading
 import time
 from pathlib import Path
@@ -78,6 +79,35 @@ def test_what_is_not_this_message_is_not_read(damage: str, tmp_path: Path) -> No
     assert reader.receive(lambda: None, timeout=0.05) is None
     DiskFolder(tmp_path).write("driver-000001", example().to_bytes(1))
     assert_same(reader.receive(nobody_left), example())
+
+
+class Shrinking(io.BytesIO):
+    """Loses its end when the reader goes back, between the pass for the checksum and the one for the values."""
+
+    left = 0
+
+    def seek(self, *place: int) -> int:
+        self.truncate(self.left)
+        return super().seek(*place)
+
+
+def test_a_file_that_shrinks_while_it_is_read_is_not_this_message() -> None:
+    whole = example().to_bytes()
+    for left in range(24, len(whole)):
+        file = Shrinking(whole)
+        file.left = left
+        assert Message.from_file(file) is None
+
+
+def test_a_message_that_cannot_be_deleted_was_read_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender, reader = Mailbox(DiskFolder(tmp_path), "worker"), Mailbox(DiskFolder(tmp_path), "worker")
+    sender.send(Message("one"))
+    sender.send(Message("two"))
+    monkeypatch.setattr(Path, "unlink", lambda *_, **__: (_ for _ in ()).throw(OSError("stale file handle")))
+    words = [message.word for _ in range(2) if (message := reader.receive(nobody_left))]
+    assert words == ["one", "two"]
 
 
 def test_a_reader_gives_up_when_nobody_is_left_to_write(tmp_path: Path) -> None:

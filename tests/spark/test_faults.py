@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
-import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -20,25 +19,6 @@ from tests.processes import Driver
 from tests.spark.test_distributed import same_bits
 
 pytestmark = pytest.mark.alone
-
-
-@pytest.fixture
-def mounted(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
-    """Mounts a small file system with the options given; only root can."""
-    places: list[Path] = []
-
-    def mount(options: str) -> Path:
-        place = tmp_path / f"mount-{len(places)}"
-        place.mkdir()
-        made = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", place], capture_output=True)
-        if made.returncode:
-            pytest.skip("needs the right to mount")
-        places.append(place)
-        return place
-
-    yield mount
-    for place in places:
-        subprocess.run(["umount", place], check=True)
 
 
 def test_a_full_disk_in_staging_is_named_and_left_empty(moons: DataFrame, mounted: Callable[[str], Path]) -> None:

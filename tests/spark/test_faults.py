@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import threading
@@ -13,10 +14,10 @@ import pytest
 from pyspark.sql import DataFrame
 
 from bspauc_spark import BSPAUCClassifier, BSPAUCModel
-from bspauc_spark.errors import CheckpointError, StagingError
+from bspauc_spark.errors import CheckpointError, StagingError, WorkerError
 from tests.conftest import FAST
 from tests.processes import Driver
-from tests.spark.test_distributed import same_bits
+from tests.spark.test_distributed import SLOW, same_bits, while_fitting
 
 pytestmark = pytest.mark.alone
 
@@ -26,6 +27,21 @@ def test_a_full_disk_in_staging_is_named_and_left_empty(moons: DataFrame, mounte
     with pytest.raises(StagingError, match=r"cannot be written to stagingDir .* on host .*No space left on device"):
         BSPAUCClassifier(**FAST, stagingDir=str(disk)).fit(moons)
     assert list(disk.iterdir()) == []
+
+
+def test_a_disk_that_fills_up_while_workers_train_is_named(moons: DataFrame, mounted: Callable[[str], Path]) -> None:
+    disk = mounted("size=2m")
+
+    def fill() -> None:
+        with contextlib.suppress(OSError), (disk / "others").open("wb", buffering=0) as file:
+            while file.write(bytes(4096)):
+                pass
+
+    finish = while_fitting(1, fill)
+    with pytest.raises((StagingError, WorkerError), match="No space left on device"):
+        BSPAUCClassifier(**SLOW, numProcesses=2, stagingDir=str(disk)).fit(moons)
+    finish()
+    assert [path.name for path in disk.iterdir()] == ["others"]
 
 
 def test_a_folder_that_may_not_be_written_is_refused_before_the_rows_move(

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pyspark import InheritableThread
+from pyspark import InheritableThread, cloudpickle
 from pyspark.ml.torch.distributor import TorchDistributor
 from pyspark.sql import SparkSession
 
@@ -206,7 +206,8 @@ class Launch:
                 self._spark.addTag(self._tag)
             else:
                 self._spark.sparkContext.addJobTag(self._tag)
-            self._distributor.run(serve.serve, self._task)
+            task: bytes = cloudpickle.dumps(self._task)  # type: ignore[no-untyped-call]
+            self._distributor.run(serve.beginning(), task, self.folder.location)
         except BaseException as error:
             self._problem = error
 

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import math
 import os
+import pickle
 import select
 import shutil
 import signal
@@ -16,6 +17,7 @@ import threading
 import time
 import traceback
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,6 +62,27 @@ class Task:
     settings: TrainingSettings
     use_gpu: bool = False
     folder: str = ""
+
+
+def beginning() -> Callable[[bytes, str], None]:
+    """What a rank runs first: ``serve``, or a word to the driver where this package cannot be imported."""
+
+    # An inner function travels by value, with what it names outside itself.
+    def begin(task: bytes, place: str) -> None:
+        rank = int(os.environ["RANK"])
+        try:
+            from bspauc_spark.workers.serve import serve
+
+            asked = pickle.loads(task)
+        except Exception as error:
+            told = {"kind": type(error).__name__, "message": str(error), "traceback": traceback.format_exc()}
+            if os.path.isdir(place):
+                with open(os.path.join(place, f"{FAILURE}{rank}"), "w") as file:
+                    json.dump({**told, "rank": rank, "host": socket.gethostname()}, file)
+            raise
+        serve(asked)
+
+    return begin
 
 
 def serve(task: Task) -> None:

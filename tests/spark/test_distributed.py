@@ -250,6 +250,16 @@ def test_a_workers_exception_reaches_the_caller_with_its_traceback_at_once(
     assert "in forward" in message
 
 
+def test_a_package_that_workers_cannot_import_is_named_at_once(
+    moons: DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "bspauc_spark.py").write_text("raise ImportError('not for this Python')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(WorkerError, match=r"rank [01] on host .* raised ImportError: not for this Python"):
+        BSPAUCClassifier(**FAST, numProcesses=2).fit(moons)
+    assert "starting again" not in caplog.text
+
+
 def test_ensure_descent_undoes_blocks_on_workers(moons: DataFrame) -> None:
     params = {**FAST, "learningRate": 30.0, "optimizer": "sgd", "regParam": 0.0, "averaging": 0.0, "pretrainSteps": 0}
     estimator = BSPAUCClassifier(**params, ensureDescent=True, selfPaced=False)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from bspauc_spark.workers import serve
 from bspauc_spark.workers.mailbox import Mailbox, Message
 from bspauc_spark.workers.storage import DiskFolder
 
@@ -108,6 +111,17 @@ def test_a_message_that_cannot_be_deleted_was_read_all_the_same(
     monkeypatch.setattr(Path, "unlink", lambda *_, **__: (_ for _ in ()).throw(OSError("stale file handle")))
     words = [message.word for _ in range(2) if (message := reader.receive(nobody_left))]
     assert words == ["one", "two"]
+
+
+def test_a_rank_that_cannot_write_why_it_failed_prints_it(
+    mounted: Callable[[str], Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    disk = mounted("size=8k")
+    (disk / "full").write_bytes(bytes(8192))
+    serve._tell_failure(DiskFolder(disk), 1, OSError(errno.ENOSPC, "No space left on device"))
+    printed = capfd.readouterr().err
+    assert printed.startswith("rank 1 on host ")
+    assert "No space left on device" in printed
 
 
 def test_a_reader_gives_up_when_nobody_is_left_to_write(tmp_path: Path) -> None:

@@ -170,6 +170,7 @@ def test_a_worker_that_hangs_before_it_is_ready_is_given_up(
     moons: DataFrame, undisturbed: BSPAUCModel, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torchjob, "_HANG_SECONDS", 4.0)
+    monkeypatch.setattr(torchjob, "_PATIENCE", 2.0)
 
     def stop() -> None:
         wait_for(lambda: 1 in ranks(descendants(os.getpid())), 60, "rank 1 to begin")
@@ -179,6 +180,9 @@ def test_a_worker_that_hangs_before_it_is_ready_is_given_up(
     thread.start()
     model = BSPAUCClassifier(**SLOW, numProcesses=2).fit(moons)
     thread.join()
+    assert "still waiting for 2 workers to start" in caplog.text
+    # Processes beside the driver need none.
+    assert "slots" not in caplog.text
     assert "no worker got on for 4 s" in caplog.text
     assert same_bits(model, undisturbed)
 

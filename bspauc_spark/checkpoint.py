@@ -6,6 +6,7 @@ A checkpoint is one file of JSON and raw numbers with a checksum; it names the P
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import re
 from collections.abc import Mapping
@@ -29,6 +30,7 @@ _PATTERN = re.compile(r"bspauc-round-(\d+)\.checkpoint")
 _HALF_WRITTEN = re.compile(r"bspauc-round-\d+\.checkpoint\..*\.part")
 # The one before the last is kept: a file system without atomic rename may show a damaged last one.
 _KEPT = 2
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _MOST_DIFFERENCES = 10
 
 
@@ -83,10 +85,16 @@ class Checkpoints:
         arrays |= {f"weights.{name}": array for name, array in saved.weights.items()}
         header = {"format": FORMAT_VERSION, "version": __version__}
         values = {**header, "identity": self.identity, "progress": saved.values}
-        name = _NAME.format(saved.round)
+        name, data = _NAME.format(saved.round), Message("checkpoint", values, arrays).to_bytes(saved.round)
         try:
             self.folder.create()
-            self.folder.write(name, Message("checkpoint", values, arrays).to_bytes(saved.round))
+            try:
+                self.folder.write(name, data)
+            except OSError as error:
+                if error.errno not in _NO_ROOM or len(self._written) < _KEPT:
+                    raise
+                self._delete(self._written.pop(0))
+                self.folder.write(name, data)
         except OSError as error:
             # The fit itself is not harmed; the checkpoint before this one stays.
             logger.warning("round %d was not saved in checkpointDir %s: %s", saved.round, self.folder, reason(error))

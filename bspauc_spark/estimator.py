@@ -234,8 +234,9 @@ class BSPAUCClassifier(
         else:
             device = str(choose_device(task.use_gpu))
             settings = dataclasses.replace(task.settings, device=device, on_gpu=task.use_gpu)
-            with one_thread():
-                yield InProcessWorkers(Worker(task.shards.open(), task.spec, settings))
+            worker = Worker(task.shards.open(), task.spec, settings)
+            with one_thread(), contextlib.closing(InProcessWorkers(worker)) as alone:
+                yield alone
 
     def _run(
         self, workers: Workers, decay: float, checkpoints: Checkpoints | None, log: Callable[[algorithm.Round], None]

@@ -118,6 +118,10 @@ class InProcessWorkers:
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
 
+    def close(self) -> None:
+        """Let go of the rows: NFS keeps a file, and with it the folder, as long as it is mapped."""
+        self._worker.rows.clear()
+
     def pretrain(self, rate: float = 1.0) -> None:
         """Train on a small share of the rows."""
         if self._worker.settings.pretrain_steps:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import time
@@ -166,19 +167,18 @@ def check_staging(spark: SparkSession, staging_dir: str | None, placement: Place
             )
         return
     token = uuid.uuid4().hex.encode()
-    try:
-        probe = folder(staging_dir).new("bspauc-probe-")
-        probe.write("token", token)
-    except OSError as error:
-        raise StagingError(
-            f"stagingDir {shown(staging_dir)!r} cannot be written by the driver: {reason(error)}. Set it to an "
-            "existing folder that the driver and every executor can write."
-        ) from error
-    try:
+    with contextlib.ExitStack() as ending:
+        try:
+            probe = folder(staging_dir).new("bspauc-probe-")
+            ending.callback(probe.remove)
+            probe.write("token", token)
+        except OSError as error:
+            raise StagingError(
+                f"stagingDir {shown(staging_dir)!r} cannot be written by the driver: {reason(error)}. Set it to an "
+                "existing folder that the driver and every executor can write."
+            ) from error
         if not shares_disks(spark):
             _check_shared(spark, staging_dir, probe, token)
-    finally:
-        probe.remove()
 
 
 def _check_shared(spark: SparkSession, staging_dir: str, probe: Folder, token: bytes) -> None:

@@ -21,11 +21,11 @@ from pyspark.ml.torch.distributor import TorchDistributor
 from pyspark.sql import SparkSession
 
 from bspauc_spark import errors
-from bspauc_spark.errors import BSPAUCError, PlacementError, WorkerError
+from bspauc_spark.errors import BSPAUCError, PlacementError, StagingError, WorkerError
 from bspauc_spark.preflight import is_connect
 from bspauc_spark.workers import serve
 from bspauc_spark.workers.mailbox import Mailbox, Message
-from bspauc_spark.workers.storage import folder
+from bspauc_spark.workers.storage import Folder, folder, reason
 
 logger = logging.getLogger("bspauc_spark")
 
@@ -36,6 +36,8 @@ _READY_SECONDS = 300.0
 _HANG_SECONDS = 300.0
 # An end that is waited for by a user at Ctrl-C: all of it together.
 _END_SECONDS = 9.0
+# Of these, for telling the workers, where the storage may be stuck.
+_TELL_SECONDS = 2.0
 _LONGEST_REASON = 3000
 _WRAPPER = b"pyspark.ml.torch.torch_run_process_wrapper"
 
@@ -81,8 +83,11 @@ class Launch:
     def __init__(self, spark: SparkSession, task: serve.Task, processes: int, local: bool) -> None:
         identity = uuid.uuid4().hex
         self.folder = folder(task.shards.directory).child("mailbox").child(identity)
-        self.folder.create()
-        self.folder.write(serve.HEARTBEAT, b"0")
+        try:
+            self.folder.create()
+            self.folder.write(serve.HEARTBEAT, b"0")
+        except OSError as error:
+            raise _unwritable(self.folder, error) from error
         self._spark, self._processes, self._local = spark, processes, local
         self._identity, self._tag = identity, f"bspauc-{identity}"
         self._task = replace(task, folder=self.folder.location)
@@ -93,7 +98,9 @@ class Launch:
         self._ready = self._stopped = self._hung = False
         self._looked = 0.0
         self._signs: list[bytes] = []
+        # Nobody has shown life yet: waiting for slots may take any time.
         self._moved = math.inf
+        self._refused: StagingError | None = None
         self._script: Path | None = None
         self.failure: Exception | None = None
         """Why the workers are gone, if the launch came to an end that nobody asked for; known after ``end``."""
@@ -113,25 +120,28 @@ class Launch:
         self._run_thread.start()
         while self._replies.receive(self._still_there, min(_PATIENCE, _READY_SECONDS)) is None:
             waited = time.perf_counter() - started
-            if is_connect(self._spark) and not self._local and waited > _READY_SECONDS:
+            waits_for_slots = not self._local and math.isinf(self._moved)
+            if is_connect(self._spark) and waits_for_slots and waited > _READY_SECONDS:
                 raise PlacementError(
                     f"{self._processes} workers were not ready after {waited:.0f} s. Over Spark Connect task slots "
                     f"cannot be counted: the cluster may have fewer than numProcesses {self._processes} of them, or "
                     "other jobs hold them. Lower numProcesses, add executors, or train in this process with "
                     "localMode=True and numProcesses=0."
                 )
-            logger.warning("still waiting for %d workers to start; are other jobs holding the slots?", self._processes)
+            hint = "; are other jobs holding the slots?" if waits_for_slots else ""
+            logger.warning("still waiting for %d workers to start%s", self._processes, hint)
         self._ready = True
-        if self._local:
-            # Ranks may remove it before they end.
-            self._script = _script_of(self._identity)
+        self._find_script()
         logger.info("%d workers are ready after %.1f s", self._processes, time.perf_counter() - started)
 
     def ask(self, command: Message) -> Message:
         """Send a command and wait for its reply, as long as somebody is there to give it."""
         started = time.perf_counter()
         self._moved = time.monotonic()
-        self._commands.send(command)
+        try:
+            self._commands.send(command)
+        except OSError as error:
+            raise _unwritable(self.folder, error) from error
         reply = self._replies.receive(self._still_there)
         assert reply is not None
         logger.debug(
@@ -145,8 +155,8 @@ class Launch:
         deadline = time.monotonic() + _END_SECONDS
         self._ended.set()
         if self._beat_thread.ident is not None:
-            self._beat_thread.join()
-        self.tell_end()
+            # It tells the workers; a write can be stuck for as long as the storage likes.
+            self._beat_thread.join(_TELL_SECONDS)
         if self._run_thread.ident is not None:
             # Workers end by themselves within a grace; those that have not come up yet must be stopped.
             self._run_thread.join(4.0)
@@ -169,15 +179,19 @@ class Launch:
 
     def tell_end(self) -> None:
         """To ranks that wait for a command as such, to those in the middle of work by the heartbeat."""
-        with contextlib.suppress(OSError):
+        try:
             self._commands.send(Message(serve.END))
             self.folder.write(serve.HEARTBEAT, serve.END.encode())
+        except OSError as error:
+            self._refused = _unwritable(self.folder, error)
 
     def _judge(self) -> Exception:
         """What a worker raised, what Spark said, or that workers were lost."""
         found = sorted(self._failures(), key=lambda one: (one["kind"] == serve.LOST, one["rank"]))
         if found and found[0]["kind"] != serve.LOST:
             return _as_raised(found[0])
+        if self._refused is not None:
+            return self._refused
         said = _without_java(str(self._problem)) if self._problem is not None else ""
         if self._problem is not None and not self._stopped and not _is_loss(said):
             return WorkerError(f"the launch of the workers failed: {type(self._problem).__name__}: {said}")
@@ -202,8 +216,11 @@ class Launch:
             beats += 1
             try:
                 self.folder.write(serve.HEARTBEAT, str(beats).encode())
+                self._refused = None
             except OSError as error:
-                logger.debug("heartbeat: %s", error)
+                # It may be for a moment; if the workers are lost meanwhile, this is why.
+                self._refused = _unwritable(self.folder, error)
+        self.tell_end()
 
     def _still_there(self) -> None:
         if not self._run_thread.is_alive():
@@ -214,6 +231,9 @@ class Launch:
         self._looked = now
         if self._names(serve.FAILURE):
             raise GoneError
+        if math.isinf(self._moved) and self._names(serve.ALIVE):
+            self._moved = now
+            self._find_script()
         # Signs are read only when there is reason to doubt: in an object store each of them is a request.
         if now - self._moved > min(self.folder.polling.beat * 4, _HANG_SECONDS / 2):
             self._refuse_hang(now)
@@ -244,10 +264,15 @@ class Launch:
                 continue
         return found
 
+    def _find_script(self) -> None:
+        """While it is there: ranks may remove it before they end."""
+        if self._local and self._script is None:
+            self._script = _script_of(self._identity)
+
     def _stop(self) -> None:
         self._stopped = True
         if self._local:
-            self._script = self._script or _script_of(self._identity)
+            self._find_script()
             if self._script is not None:
                 # It takes its own children along.
                 _signal(self._script, signal.SIGTERM, _WRAPPER)
@@ -259,6 +284,13 @@ class Launch:
 
 class GoneError(Exception):
     """Nobody is left to reply."""
+
+
+def _unwritable(place: Folder, error: OSError) -> StagingError:
+    return StagingError(
+        f"messages to the workers cannot be written to stagingDir {place}: {reason(error)}. Make room or give the "
+        "right to write there, or set stagingDir to other storage."
+    )
 
 
 def _is_loss(said: str) -> bool:

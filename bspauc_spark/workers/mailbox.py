@@ -6,6 +6,7 @@ checksum is, so that a reader who comes too early, or meets what another process
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import math
@@ -76,11 +77,19 @@ class Message:
         if magic != _MAGIC or number != sequence or _length_and_checksum(file) != (length, checksum):
             return None
         file.seek(_HEAD.size)
+        try:
+            return cls._from_body(file, length)
+        except EOFError:
+            # It was whole a moment ago: the storage shows something else by now.
+            return None
+
+    @classmethod
+    def _from_body(cls, file: io.BufferedIOBase, length: int) -> Message:
         left = length - _LENGTH.size
-        size = _LENGTH.unpack(file.read(_LENGTH.size))[0] if left >= 0 else 0
+        size = _LENGTH.unpack(_read(file, _LENGTH.size))[0] if left >= 0 else 0
         if not 0 < size <= left:
             raise MalformedError(f"a description of {size:,} bytes in a message of {length:,}")
-        head = _DESCRIPTION(parse(file.read(size)), "")
+        head = _DESCRIPTION(parse(_read(file, size)), "")
         left -= size
         arrays: dict[str, npt.NDArray[Any]] = {}
         for place, described in enumerate(head["arrays"]):
@@ -112,8 +121,16 @@ def _read_array(file: io.BufferedIOBase, described: Mapping[str, Any], where: st
     except ValueError as error:
         # Without any element it can still have more of the others than numpy counts.
         raise MalformedError(f"{where} has the shape {brief(shape)}") from error
-    file.readinto(_bytes_of(array))
+    if file.readinto(_bytes_of(array)) < array.nbytes:
+        raise EOFError
     return array
+
+
+def _read(file: io.BufferedIOBase, size: int) -> bytes:
+    data = file.read(size)
+    if len(data) < size:
+        raise EOFError
+    return data
 
 
 def _bytes_of(array: npt.NDArray[Any]) -> memoryview:
@@ -168,5 +185,7 @@ class Mailbox:
         except OSError:
             return None
         if message is not None:
-            self.folder.delete(self._file(sequence))
+            # It was read, and its number does not come again.
+            with contextlib.suppress(OSError):
+                self.folder.delete(self._file(sequence))
         return message

@@ -224,6 +224,11 @@ def _tell_failure(talk: Folder, rank: int, error: BaseException) -> None:
         "host": socket.gethostname(),
         "traceback": "".join(traceback.format_exception(error)),
     }
-    # Where the folder is gone nobody listens any more.
-    with contextlib.suppress(OSError):
+    try:
         talk.write(f"{FAILURE}{rank}", json.dumps(failure).encode())
+    except FileNotFoundError:
+        # Where the folder is gone nobody listens any more.
+        return
+    except OSError:
+        # Spark shows it to the user, in the driver's output or in the executor's.
+        print(f"rank {rank} on host {failure['host']}:\n{failure['traceback']}", file=sys.stderr, flush=True)

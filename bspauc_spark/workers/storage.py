@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import os
 import shutil
 import tempfile
+import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -23,10 +25,15 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from bspauc_spark.errors import InvalidParamError
+from bspauc_spark.workers import pulse
+
+logger = logging.getLogger("bspauc_spark")
 
 _SCHEMES = ("abfs", "abfss", "gs", "gcs", "hdfs", "s3", "viewfs")
 # What is larger is not read into memory, but piece by piece.
 _CHUNK = 4 << 20
+# Tasks of a cancelled job are gone by then.
+_REMOVAL_SECONDS = 3.0
 
 
 @dataclass(frozen=True)
@@ -65,8 +72,8 @@ class Folder(ABC):
         """Delete a file if it is there."""
 
     @abstractmethod
-    def remove(self) -> None:
-        """Delete the folder with all that is in it, as far as it can be done."""
+    def delete_all(self) -> None:
+        """Delete the folder with all that is in it, if it is there."""
 
     @abstractmethod
     def child(self, name: str) -> Folder:
@@ -83,6 +90,19 @@ class Folder(ABC):
     @abstractmethod
     def nearby(self, names: Sequence[str]) -> contextlib.AbstractContextManager[Path]:
         """A directory of this machine that has these files; copies are gone afterwards, mapped ones stay readable."""
+
+    def remove(self) -> None:
+        """``delete_all``, again and again: a task that is being ended may still write. What stays is reported."""
+        deadline = time.monotonic() + _REMOVAL_SECONDS
+        while True:
+            try:
+                self.delete_all()
+                return
+            except OSError as error:
+                if time.monotonic() > deadline:
+                    logger.warning("%s was not removed: %s. Delete it by hand.", self, reason(error))
+                    return
+            time.sleep(0.05)
 
     def read(self, name: str) -> bytes:
         """All bytes of a file."""
@@ -166,8 +186,9 @@ class DiskFolder(Folder):
     def delete(self, name: str) -> None:
         (self.path / name).unlink(missing_ok=True)
 
-    def remove(self) -> None:
-        shutil.rmtree(self.path, ignore_errors=True)
+    def delete_all(self) -> None:
+        if os.path.lexists(self.path):
+            shutil.rmtree(self.path)
 
     def child(self, name: str) -> DiskFolder:
         return DiskFolder(self.path / name)
@@ -217,8 +238,8 @@ class StoreFolder(Folder):
         with contextlib.suppress(FileNotFoundError):
             self._store.delete_file(f"{self._path}/{name}")
 
-    def remove(self) -> None:
-        with contextlib.suppress(OSError):
+    def delete_all(self) -> None:
+        with contextlib.suppress(FileNotFoundError):
             self._store.delete_dir(self._path)
 
     def child(self, name: str) -> StoreFolder:
@@ -235,6 +256,7 @@ class StoreFolder(Folder):
     def nearby(self, names: Sequence[str]) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="bspauc-") as directory:
             for name in names:
+                pulse.beat()
                 with (
                     self._store.open_input_stream(f"{self._path}/{name}") as source,
                     (Path(directory) / name).open("wb") as copy,

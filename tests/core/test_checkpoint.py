@@ -114,7 +114,23 @@ def test_only_the_last_two_rounds_are_on_disk_and_none_after_remove(tmp_path: Pa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_damaged_last_checkpoint_costs_one_round_only(tmp_path: Path) -> None:
+def test_a_disk_with_room_for_two_checkpoints_is_room_enough(
+    mounted: Callable[[str], Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(Cut):
+        fit(tmp_path / "measured", None, ROUNDS)
+    size = max(path.stat().st_size for path in (tmp_path / "measured").iterdir())
+    disk = mounted(f"size={int(2.6 * size)}")
+    with pytest.raises(Cut):
+        fit(disk, None, ROUNDS)
+    assert sorted(path.name for path in disk.iterdir()) == [
+        "bspauc-round-00005.checkpoint",
+        "bspauc-round-00006.checkpoint",
+    ]
+    assert "was not saved" not in caplog.text
+
+
+def test_a_damaged_last_checkpoint_costs_one_round_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     wanted = fit(None, PACES["automatic"]())
     with pytest.raises(Cut):
         fit(tmp_path, PACES["automatic"](), 4)
@@ -124,6 +140,7 @@ def test_a_damaged_last_checkpoint_costs_one_round_only(tmp_path: Path) -> None:
     last.write_bytes(data)
     with pytest.raises(Cut):
         fit(tmp_path, PACES["automatic"](), 5)
+    assert f"{last} is damaged" in caplog.text
     assert len(list(tmp_path.iterdir())) == 2
     assert_same(fit(tmp_path, PACES["automatic"]()), wanted)
 

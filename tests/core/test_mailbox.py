@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from bspauc_spark.workers import serve
 from bspauc_spark.workers.mailbox import Mailbox, Message
 from bspauc_spark.workers.storage import DiskFolder
 
@@ -78,6 +82,46 @@ def test_what_is_not_this_message_is_not_read(damage: str, tmp_path: Path) -> No
     assert reader.receive(lambda: None, timeout=0.05) is None
     DiskFolder(tmp_path).write("driver-000001", example().to_bytes(1))
     assert_same(reader.receive(nobody_left), example())
+
+
+class Shrinking(io.BytesIO):
+    """Loses its end when the reader goes back, between the pass for the checksum and the one for the values."""
+
+    left = 0
+
+    def seek(self, *place: int) -> int:
+        self.truncate(self.left)
+        return super().seek(*place)
+
+
+def test_a_file_that_shrinks_while_it_is_read_is_not_this_message() -> None:
+    whole = example().to_bytes()
+    for left in range(24, len(whole)):
+        file = Shrinking(whole)
+        file.left = left
+        assert Message.from_file(file) is None
+
+
+def test_a_message_that_cannot_be_deleted_was_read_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender, reader = Mailbox(DiskFolder(tmp_path), "worker"), Mailbox(DiskFolder(tmp_path), "worker")
+    sender.send(Message("one"))
+    sender.send(Message("two"))
+    monkeypatch.setattr(Path, "unlink", lambda *_, **__: (_ for _ in ()).throw(OSError("stale file handle")))
+    words = [message.word for _ in range(2) if (message := reader.receive(nobody_left))]
+    assert words == ["one", "two"]
+
+
+def test_a_rank_that_cannot_write_why_it_failed_prints_it(
+    mounted: Callable[[str], Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    disk = mounted("size=8k")
+    (disk / "full").write_bytes(bytes(8192))
+    serve._tell_failure(DiskFolder(disk), 1, OSError(errno.ENOSPC, "No space left on device"))
+    printed = capfd.readouterr().err
+    assert printed.startswith("rank 1 on host ")
+    assert "No space left on device" in printed
 
 
 def test_a_reader_gives_up_when_nobody_is_left_to_write(tmp_path: Path) -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import stat
 import tempfile
-from collections.abc import Iterator
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from bspauc_spark.errors import InvalidParamError
+from bspauc_spark.workers import storage
 from bspauc_spark.workers.storage import DiskFolder, Folder, folder, shown
 from tests.servers import ObjectStore, object_store
 
@@ -88,6 +93,37 @@ def test_files_on_disk_are_the_owners_alone_and_a_failed_write_leaves_none(
     with pytest.raises(OSError, match="disk"):
         disk.write("b", b"x")
     assert disk.names() == ["a"]
+
+
+def test_a_folder_goes_although_somebody_still_writes_to_it(tmp_path: Path) -> None:
+    disk, began = DiskFolder(tmp_path).new("bspauc-"), threading.Event()
+    for number in range(2000):
+        (disk.path / str(number)).touch()
+
+    def write() -> None:
+        until = time.monotonic() + 1
+        while time.monotonic() < until:
+            with contextlib.suppress(OSError):
+                disk.write(uuid.uuid4().hex, b"")
+                began.set()
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    assert began.wait(5)
+    disk.remove()
+    thread.join()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_stays_is_named(
+    mounted: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(storage, "_REMOVAL_SECONDS", 0.2)
+    busy = mounted("size=40k")
+    DiskFolder(busy).remove()
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{busy} was not removed: Device or resource busy. Delete it by hand."
+    ]
 
 
 def test_a_small_file_is_one_request(store: ObjectStore) -> None:

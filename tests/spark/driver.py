@@ -1,7 +1,8 @@
 """A driver in a process of its own, for tests that kill or interrupt it, and for masters of another kind.
 
-The argument is JSON: ``master``, ``conf``, ``steps``, each of them a dict of Params, and ``pause``, seconds between
-rounds. For each step one line of JSON is printed; "round N", "ready" and "warning …" lines come in between.
+The argument is JSON: ``master``, ``conf``, ``steps``, each of them a dict of Params, ``pause``, seconds between rounds,
+and ``lose_attempts``, which loses the first attempt of every staging task. For each step one line of JSON is printed;
+"round N", "ready" and "warning …" lines come in between.
 """
 
 from __future__ import annotations
@@ -14,17 +15,21 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
+import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.ml.feature import VectorAssembler
 from pyspark.ml.torch.distributor import TorchDistributor
 from pyspark.sql import SparkSession
 
-from bspauc_spark import BSPAUCClassifier
+from bspauc_spark import BSPAUCClassifier, staging
 from bspauc_spark.errors import BSPAUCError
+from bspauc_spark.shards import ShardTask
 from tests.conftest import FAST, noisy_moons
 from tests.processes import descendants, launchers
 
@@ -52,6 +57,16 @@ def digest(arrays: dict) -> str:
     return hashlib.sha256(joined).hexdigest()
 
 
+class Lost(ShardTask):
+    """A staging task whose first attempt is lost when it has written its rows."""
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        reports = list(super().__call__(batches))
+        if TaskContext.get().attemptNumber() == 0:
+            raise ConnectionError("lost")
+        yield from reports
+
+
 def left_behind() -> tuple[int, int]:
     """Processes that launch workers, and scripts of TorchDistributor."""
     scripts = Path(tempfile.gettempdir()).glob("*/train.py")
@@ -76,6 +91,8 @@ def main() -> None:
     if asked["master"].startswith("local-cluster"):
         data.mapInArrow(lambda batches: batches, data.schema).count()
 
+    if asked.get("lose_attempts"):
+        staging.ShardTask = Lost
     launches: list = []
     run = TorchDistributor.run
     TorchDistributor.run = lambda self, *a, **k: launches.append(1) or run(self, *a, **k)
@@ -87,6 +104,7 @@ def main() -> None:
         try:
             model = BSPAUCClassifier(**{**FAST, **step}).fit(data)
             result["digest"] = digest(dict(model.scorer.weights))
+            result["counts"] = model.summary.counts
             result["train_auc"] = model.summary.rounds[-1].train_auc
         except BSPAUCError as error:
             result["error"] = f"{type(error).__name__}: {error}"
@@ -101,6 +119,9 @@ def main() -> None:
         result["threads"] = [t.name for t in threading.enumerate() if t.name.startswith("bspauc")]
         tracker = spark.sparkContext.statusTracker()
         result["jobs"] = len(tracker.getActiveJobsIds())
+        jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(None)]
+        stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
+        result["lost"] = sum(stage.numFailedTasks for stage in stages if stage)
         result["staging"] = os.listdir(step["stagingDir"]) if Path(step.get("stagingDir", "-")).is_dir() else []
         print(json.dumps(result), flush=True)
     spark.stop()

@@ -166,6 +166,27 @@ def test_a_worker_that_hangs_is_given_up_and_the_fit_goes_on_with_the_same_bits(
     assert same_bits(model, undisturbed)
 
 
+def test_a_worker_that_hangs_before_it_is_ready_is_given_up(
+    moons: DataFrame, undisturbed: BSPAUCModel, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torchjob, "_HANG_SECONDS", 4.0)
+    monkeypatch.setattr(torchjob, "_PATIENCE", 2.0)
+
+    def stop() -> None:
+        wait_for(lambda: 1 in ranks(descendants(os.getpid())), 60, "rank 1 to begin")
+        os.kill(ranks(descendants(os.getpid()))[1], signal.SIGSTOP)
+
+    thread = threading.Thread(target=stop)
+    thread.start()
+    model = BSPAUCClassifier(**SLOW, numProcesses=2).fit(moons)
+    thread.join()
+    assert "still waiting for 2 workers to start" in caplog.text
+    # Processes beside the driver need none.
+    assert "slots" not in caplog.text
+    assert "no worker got on for 4 s" in caplog.text
+    assert same_bits(model, undisturbed)
+
+
 def test_a_worker_lost_too_often_is_an_error_that_says_so(moons: DataFrame) -> None:
     finish = while_fitting(1, lambda: os.kill(ranks(descendants(os.getpid()))[1], signal.SIGKILL))
     with pytest.raises(WorkerError, match=r"maxRestarts allows no further launch. What is known:\n.*(rank 0|failed)"):
@@ -353,6 +374,26 @@ def test_an_interrupted_launch_is_stopped_before_its_workers_are_up(spark: Spark
     started = time.monotonic()
     launch.end()
     assert time.monotonic() - started < 10
+
+
+def test_storage_that_is_stuck_does_not_hold_up_the_end(
+    spark: SparkSession, staged: StagedData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch = Launch(spark, task_of(staged), 2, local=True)
+    stuck, released = threading.Event(), threading.Event()
+
+    def write(name: str, data: bytes) -> None:
+        stuck.set()
+        assert released.wait(60)
+
+    monkeypatch.setattr(launch.folder, "write", write)
+    launch._beat_thread.start()
+    assert stuck.wait(10)
+    started = time.monotonic()
+    launch.end()
+    assert time.monotonic() - started < 10
+    released.set()
+    launch._beat_thread.join()
 
 
 def test_more_workers_than_slots_fail_at_once_with_advice(moons: DataFrame) -> None:

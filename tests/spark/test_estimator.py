@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import glob
-import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ from sklearn.metrics import roc_auc_score
 from bspauc_spark import BSPAUCClassifier, BSPAUCModel
 from bspauc_spark.errors import CollapseError, DeviceError, DivergedError
 from bspauc_spark.selection import Selection
+from bspauc_spark.staging import StagedData
 from bspauc_spark.summary import TrainingSummary
 from bspauc_spark.workers import cuda
 from bspauc_spark.workers.worker import BlockReport, Worker
@@ -202,8 +201,19 @@ def test_cross_validator_tunes_nu_and_pace_end_also_in_parallel(moons: DataFrame
     assert len(set(metrics[0])) > 1
 
 
-def test_staged_rows_are_gone_after_success_and_after_failure(moons: DataFrame, tmp_path: Path) -> None:
-    temporary = set(glob.glob(os.path.join(tempfile.gettempdir(), "bspauc-*")))
+def test_staged_rows_are_gone_after_success_and_after_failure(
+    moons: DataFrame, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path_factory.mktemp("temporary")
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    mapped: list[bool] = []
+    remove = StagedData.remove
+
+    def seen_remove(self: StagedData) -> None:
+        mapped.append(self.shards.directory in Path("/proc/self/maps").read_text())
+        remove(self)
+
+    monkeypatch.setattr(StagedData, "remove", seen_remove)
     BSPAUCClassifier(**FAST, stagingDir=str(tmp_path)).fit(moons)
     with pytest.raises(CollapseError):
         BSPAUCClassifier(
@@ -214,8 +224,9 @@ def test_staged_rows_are_gone_after_success_and_after_failure(moons: DataFrame, 
             lambdaMax=0.06,
             mu=0.01,
         ).fit(moons)
+    assert mapped == [False, False]
     assert list(tmp_path.iterdir()) == []
-    assert set(glob.glob(os.path.join(tempfile.gettempdir(), "bspauc-*"))) <= temporary
+    assert list(temporary.glob("bspauc-*")) == []
 
 
 def test_a_fit_that_diverges_in_a_later_round_hands_over_a_model_that_saves_and_loads(

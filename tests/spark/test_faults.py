@@ -2,45 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
+import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import mlflow
 import pytest
+from pyspark.ml.torch.distributor import TorchDistributor
 from pyspark.sql import DataFrame
 
-from bspauc_spark import BSPAUCClassifier, BSPAUCModel
-from bspauc_spark.errors import BSPAUCWarning, CheckpointError, StagingError
+from bspauc_spark import BSPAUCClassifier, BSPAUCModel, algorithm, estimator
+from bspauc_spark.errors import BSPAUCWarning, CheckpointError, StagingError, WorkerError
+from bspauc_spark.selection import Selection
+from bspauc_spark.shards import NEGATIVES
+from bspauc_spark.staging import StagedData, stage
 from tests.conftest import FAST
-from tests.processes import Driver
-from tests.spark.test_distributed import same_bits
+from tests.processes import Driver, assert_clean
+from tests.spark.driver import digest
+from tests.spark.test_distributed import SLOW, same_bits, while_fitting
 
 pytestmark = pytest.mark.alone
-
-
-@pytest.fixture
-def mounted(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
-    """Mounts a small file system with the options given; only root can."""
-    places: list[Path] = []
-
-    def mount(options: str) -> Path:
-        place = tmp_path / f"mount-{len(places)}"
-        place.mkdir()
-        made = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", place], capture_output=True)
-        if made.returncode:
-            pytest.skip("needs the right to mount")
-        places.append(place)
-        return place
-
-    yield mount
-    for place in places:
-        subprocess.run(["umount", place], check=True)
 
 
 def test_a_full_disk_in_staging_is_named_and_left_empty(moons: DataFrame, mounted: Callable[[str], Path]) -> None:
@@ -48,6 +37,21 @@ def test_a_full_disk_in_staging_is_named_and_left_empty(moons: DataFrame, mounte
     with pytest.raises(StagingError, match=r"cannot be written to stagingDir .* on host .*No space left on device"):
         BSPAUCClassifier(**FAST, stagingDir=str(disk)).fit(moons)
     assert list(disk.iterdir()) == []
+
+
+def test_a_disk_that_fills_up_while_workers_train_is_named(moons: DataFrame, mounted: Callable[[str], Path]) -> None:
+    disk = mounted("size=2m")
+
+    def fill() -> None:
+        with contextlib.suppress(OSError), (disk / "others").open("wb", buffering=0) as file:
+            while file.write(bytes(4096)):
+                pass
+
+    finish = while_fitting(1, fill)
+    with pytest.raises((StagingError, WorkerError), match="No space left on device"):
+        BSPAUCClassifier(**SLOW, numProcesses=2, stagingDir=str(disk)).fit(moons)
+    finish()
+    assert [path.name for path in disk.iterdir()] == ["others"]
 
 
 def test_a_folder_that_may_not_be_written_is_refused_before_the_rows_move(
@@ -91,6 +95,66 @@ def test_figures_for_mlflow_that_find_no_room_cost_no_fit(
     assert run.data.metrics["train_auc"] == pytest.approx(model.summary.rounds[-1].train_auc)
 
 
+def test_a_checkpoint_folder_that_becomes_read_only_costs_no_round(
+    moons: DataFrame,
+    mounted: Callable[[str], Path],
+    alone: dict[int, BSPAUCModel],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk, select = mounted("size=1m"), algorithm.select
+
+    def remount(pace: Any, t: int, *state: Any) -> Selection:
+        if t == 2:
+            subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+        return select(pace, t, *state)
+
+    monkeypatch.setattr(algorithm, "select", remount)
+    model = BSPAUCClassifier(**FAST, checkpointDir=str(disk)).fit(moons)
+    assert "round 1 was not saved" not in caplog.text
+    assert f"round 2 was not saved in checkpointDir {disk}: Read-only file system" in caplog.text
+    assert same_bits(model, alone[0])
+
+
+@pytest.mark.parametrize("processes", [0, 2])
+def test_a_damaged_shard_is_named_and_nobody_starts_again(
+    moons: DataFrame, processes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launches, damaged = list[str](), list[Path]()
+    run = TorchDistributor.run
+
+    def seen_run(self: TorchDistributor, *args: Any) -> Any:
+        launches.append("run")
+        return run(self, *args)
+
+    def damage(*args: Any) -> StagedData:
+        staged = stage(*args)
+        damaged.append(Path(staged.shards.directory) / staged.shards.files[NEGATIVES][0].name)
+        data = bytearray(damaged[0].read_bytes())
+        data[len(data) // 2] ^= 1
+        damaged[0].write_bytes(data)
+        return staged
+
+    monkeypatch.setattr(TorchDistributor, "run", seen_run)
+    monkeypatch.setattr(estimator, "stage", damage)
+    with pytest.raises(StagingError) as caught:
+        BSPAUCClassifier(**FAST, numProcesses=processes, stagingDir=str(tmp_path)).fit(moons)
+    assert f"the staged rows in {damaged[0].name} are damaged" in str(caught.value)
+    assert len(launches) == min(processes, 1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_tasks_that_are_lost_after_they_wrote_their_rows_change_nothing(
+    tmp_path: Path, alone: dict[int, BSPAUCModel]
+) -> None:
+    with Driver({"master": "local[2,4]", "steps": [{"stagingDir": str(tmp_path)}], "lose_attempts": True}) as driver:
+        result = driver.result()
+    assert result["lost"] > 0
+    assert result["counts"] == alone[0].summary.counts
+    assert result["digest"] == digest(dict(alone[0].scorer.weights))
+    assert_clean(result)
+
+
 @pytest.fixture(scope="module")
 def alone(moons: DataFrame) -> dict[int, BSPAUCModel]:
     """Models of two seeds, each fitted while nothing else was."""
@@ -111,15 +175,24 @@ def test_fits_that_wait_for_each_others_slots_both_end(moons: DataFrame) -> None
         return BSPAUCClassifier(**FAST, seed=seed, numProcesses=2, localMode=False).fit(moons)
 
     with ThreadPoolExecutor(2) as pool:
-        first, second = pool.map(fit, (0, 0))
-    assert same_bits(first, second)
+        found = list(pool.map(fit, (0, 1)))
+    for seed, model in enumerate(found):
+        assert same_bits(model, fit(seed))
 
 
-def test_two_drivers_share_a_staging_folder(tmp_path: Path) -> None:
-    asked = {"master": "local[1]", "steps": [{"stagingDir": str(tmp_path), "rounds": 4}]}
-    with Driver(asked) as one, Driver(asked) as other:
+def test_two_drivers_share_a_staging_folder(tmp_path: Path, alone: dict[int, BSPAUCModel]) -> None:
+    asked = [
+        {"master": "local[1]", "steps": [{"stagingDir": str(tmp_path), "seed": seed}], "pause": 1} for seed in (0, 1)
+    ]
+    with Driver(asked[0]) as one, Driver(asked[1]) as other:
+        one.read_until("round 1")
+        # It waits there for the other.
+        os.kill(one.pid, signal.SIGSTOP)
+        other.read_until("round 1")
+        assert len(list(tmp_path.iterdir())) == 2
+        os.kill(one.pid, signal.SIGCONT)
         results = [one.result(), other.result()]
-    assert results[0]["digest"] == results[1]["digest"]
+    assert [result["digest"] for result in results] == [digest(dict(alone[seed].scorer.weights)) for seed in (0, 1)]
     assert list(tmp_path.iterdir()) == []
 
 

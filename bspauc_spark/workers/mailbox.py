@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bspauc_spark.errors import MalformedError
-from bspauc_spark.schema import brief, many, parse, plain, record, table, text, whole
+from bspauc_spark.schema import MOST_JSON_BYTES, brief, many, parse, plain, record, table, text, whole
 from bspauc_spark.workers.storage import Folder
 
 Arrays: TypeAlias = Mapping[str, npt.NDArray[Any]]
@@ -78,7 +78,7 @@ class Message:
         file.seek(_HEAD.size)
         left = length - _LENGTH.size
         size = _LENGTH.unpack(file.read(_LENGTH.size))[0] if left >= 0 else 0
-        if not 0 < size <= left:
+        if not 0 < size <= min(left, MOST_JSON_BYTES):
             raise MalformedError(f"a description of {size:,} bytes in a message of {length:,}")
         head = _DESCRIPTION(parse(file.read(size)), "")
         left -= size

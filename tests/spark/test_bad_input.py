@@ -95,6 +95,14 @@ def audit(change: Callable[[DataFrame], DataFrame]) -> Callable[[Bench], Any]:
     return lambda bench: bench.model.audit(change(bench.good())).collect()
 
 
+def misplaced(size: int) -> Callable[[Bench], Any]:
+    """Spark's classes refuse such a vector when it is made; a file may hold one."""
+    vector = SparseVector(size, [0], [1.0])
+    vector.indices = np.array([size], dtype=np.int32)
+    rows = [(SparseVector(size, [i], [1.0]), float(i), False) for i in range(2)]
+    return lambda bench: bench.fit(bench.frame([*rows, (vector, 1.0, False)]))
+
+
 def wide_and_dense(bench: Bench) -> Any:
     row = sf.array_repeat(sf.col("id") + 1.0, 600_000)
     return bench.fit(bench.spark.range(2).select(row.alias("features"), sf.col("id").alias("label")))
@@ -128,6 +136,8 @@ REFUSED: dict[str, Callable[[Bench], Any]] = {
     "a feature is infinite": features(D(math.inf, 1), D(1, -math.inf)),
     "a feature is beyond float32": features(D(1e300, 1)),
     "rows differ in size": features(D(1, 2, 3), SparseVector(9, [], [])),
+    "an index of a sparse vector is beyond its size": misplaced(2),
+    "the same in vectors of more than 512 features": misplaced(2000),
     "rows of size 0": lambda bench: bench.fit(bench.frame([(D([]), 1.0, False), (D([]), 0.0, False)])),
     "features are numbers, not vectors": fit(column("features", "1D")),
     "features are an array of text": fit(column("features", "array('x')")),

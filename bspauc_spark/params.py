@@ -65,6 +65,11 @@ class BSPAUCModelParams(HasFeaturesCol, HasLabelCol, HasPredictionCol, HasRawPre
         self._shouldOwn(param)
         self._set(**{param.name: value})
 
+    def _outputs(self) -> dict[str, str]:
+        """The columns that a model adds, by their Params."""
+        names = ("predictionCol", "rawPredictionCol", "probabilityCol")
+        return {name: self.getOrDefault(name) for name in names}
+
     def getPositiveLabel(self) -> float:
         """Value of ``positiveLabel``."""
         return self.getOrDefault(self.positiveLabel)
@@ -312,13 +317,6 @@ def check_together(params: BSPAUCParams) -> None:
         raise InvalidParamError(
             "mixedPrecision is not for network 'kernel': angles of random features need all digits of float32. "
             "Leave mixedPrecision out."
-        )
-    columns = {name: params.getOrDefault(name) for name in ("predictionCol", "rawPredictionCol", "probabilityCol")}
-    named = [column for column in columns.values() if column]
-    if len(set(named)) < len(named):
-        raise InvalidParamError(
-            f"output columns must have different names; got {', '.join(f'{k} {v!r}' for k, v in columns.items())}. "
-            "Rename one."
         )
 
 

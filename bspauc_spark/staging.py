@@ -175,19 +175,20 @@ def _in_order_of_hashes(dataset: DataFrame, columns: Columns, sparse: bool) -> D
 
 
 def _write_shards(rows: DataFrame, task: ShardTask, here: bool) -> _Found:
-    if here:
-        reports = [text for batch in task(iter(rows.toArrow().to_batches())) for text in batch["report"].to_pylist()]
-    else:
-        try:
+    try:
+        if here:
+            written = task(iter(rows.toArrow().to_batches()))
+            reports = [text for batch in written for text in batch["report"].to_pylist()]
+        else:
             reports = [text for (text,) in rows.mapInArrow(task, "report string").collect()]
-        except (PySparkException, Py4JJavaError) as error:
-            ours = re.search(r"bspauc_spark\.errors\.StagingError: (.*)", str(error))
-            if ours is not None:
-                raise StagingError(ours[1]) from error
-            # Spark itself looks at the vectors that it lays out as arrays.
-            if re.search(r"requirement failed.*\s.*\s.*\.linalg\.SparseVector", str(error)):
-                raise InvalidFeaturesError(f"a column of vectors has rows {MALFORMED}. {_MEND}") from error
-            raise
+    except (PySparkException, Py4JJavaError) as error:
+        ours = re.search(r"bspauc_spark\.errors\.StagingError: (.*)", str(error))
+        if ours is not None:
+            raise StagingError(ours[1]) from error
+        # Spark itself looks at the vectors that it lays out as arrays.
+        if re.search(r"requirement failed.*\s.*\s.*\.linalg\.SparseVector", str(error)):
+            raise InvalidFeaturesError(f"a column of vectors has rows {MALFORMED}. {_MEND}") from error
+        raise
     found = _Found({}, {}, set(), set())
     for text in reports:
         report = json.loads(text)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.ml.param import Param, TypeConverters
 from pyspark.ml.param.shared import (
@@ -15,10 +15,12 @@ from pyspark.ml.param.shared import (
     HasSeed,
     HasValidationIndicatorCol,
 )
-from typing_extensions import Self
 
 from bspauc_spark.converters import checked, choice, flag, integer, number, param, text
 from bspauc_spark.errors import InvalidParamError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 # Of λ, μ, ν: their products must be finite. Of η and τ: θ and the optimizers count in float32.
 LARGEST, LARGEST_RATE = 1e30, 1e6

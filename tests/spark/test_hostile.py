@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import pickle
 import re
 import shutil
 import stat
@@ -146,6 +147,32 @@ def test_a_table_of_other_types_is_refused(spark: SparkSession, copy: Path) -> N
     rewrite(spark.createDataFrame([(1, "0", 2.5)], "name int, part string, chunk double"), copy)
     with pytest.raises(ModelFormatError, match=rf"the model at {copy}"):
         BSPAUCModel.load(str(copy))
+
+
+class Payload:
+    """Makes a folder when it is unpickled."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.marker),)
+
+
+@pytest.mark.parametrize("place", ["metadata", "name", "chunk"])
+def test_a_pickle_in_a_saved_model_is_not_run(spark: SparkSession, copy: Path, tmp_path: Path, place: str) -> None:
+    marker = tmp_path / "marker"
+    data = pickle.dumps(Payload(marker), protocol=0)
+    pickle.loads(data)
+    marker.rmdir()
+    if place == "metadata":
+        metadata_file(copy).write_bytes(data)
+    else:
+        row = (data.decode(), 0, bytearray(b"x")) if place == "name" else ("model.json", 0, bytearray(data))
+        rewrite(spark.createDataFrame([row, GOOD[1]], "name string, part int, chunk binary"), copy)
+    with pytest.raises(ModelFormatError, match=str(copy)):
+        BSPAUCModel.load(str(copy))
+    assert not marker.exists()
 
 
 def test_a_few_bytes_that_stand_for_very_many_are_never_brought_to_the_driver(spark: SparkSession, copy: Path) -> None:

@@ -32,7 +32,7 @@ _HALF_WRITTEN = re.compile(r"bspauc-round-\d+\.checkpoint\..*\.part")
 _KEPT = 2
 _MOST_DIFFERENCES = 10
 # A fit makes no θ of more than 2 GiB; a checkpoint holds a few of that size: averages, moments, the best one.
-_MOST_BYTES = 16 << 30
+_MOST_BYTES = 32 << 30
 
 
 @dataclass(frozen=True)

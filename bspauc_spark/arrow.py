@@ -96,9 +96,6 @@ class SparseBlock(FeatureBlock):
         lists = features.field("values") if is_struct else features
         lengths = lists.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
         values = _floats(lists.flatten()) + np.float32(0)
-        starts = np.cumsum(lengths) - lengths
-        # A dense vector has no indices: its values stand at 0, 1, 2, …
-        columns = (np.arange(len(values)) - np.repeat(starts, lengths)).astype(np.int32)
         sizes, bad_index = lengths, np.zeros(len(lengths), dtype=bool)
         if is_struct:
             given = features.field("size")
@@ -108,15 +105,21 @@ class SparseBlock(FeatureBlock):
             indices, counted = _indices(features.field("indices"))
             bad_index = (lists.is_null().to_numpy(zero_copy_only=False) | (counted != sparse * lengths)) & ~is_null
             fits = sparse & ~bad_index
-            columns[np.repeat(fits, lengths)] = indices[np.repeat(fits, counted)]
+            columns = indices if fits.all() else _places(lengths)
+            if columns is not indices:
+                columns[np.repeat(fits, lengths)] = indices[np.repeat(fits, counted)]
+        else:
+            columns = _places(lengths)
         wrong_size = (sizes != num_features) & ~is_null
         row_of = np.repeat(np.arange(len(lengths)), lengths)
         bad_value = np.zeros(len(lengths), dtype=bool)
         bad_value[row_of[~np.isfinite(values)]] = True
-        rises = np.diff(columns, prepend=-1) > 0
-        rises[starts[lengths > 0]] = True
+        misplaced = np.zeros(len(values), dtype=bool)
+        np.less_equal(columns[1:], columns[:-1], out=misplaced[1:])
+        misplaced[(np.cumsum(lengths) - lengths)[lengths > 0]] = False
         # As an unsigned number a negative one is larger than any size.
-        bad_index[row_of[~rises | (columns.view(np.uint32) >= num_features)]] = True
+        misplaced |= columns.view(np.uint32) >= num_features
+        bad_index[row_of[misplaced]] = True
         bad_index &= ~wrong_size
         keep = (values != 0) & ~wrong_size[row_of]
         counts = np.bincount(row_of[keep], minlength=len(lengths))
@@ -133,6 +136,11 @@ class SparseBlock(FeatureBlock):
 def feature_block(features: pa.Array, num_features: int, sparse: bool) -> FeatureBlock:
     """Check a features column and lay it out dense or sparse."""
     return (SparseBlock if sparse else DenseBlock).of(features, num_features)
+
+
+def _places(lengths: IntArray) -> npt.NDArray[np.int32]:
+    """Where the values of dense vectors stand: 0, 1, 2, … in each row."""
+    return (np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)).astype(np.int32)
 
 
 def _indices(lists: pa.Array) -> tuple[npt.NDArray[np.int32], IntArray]:

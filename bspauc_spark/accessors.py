@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing_extensions import Self
+from typing import TYPE_CHECKING
 
 from bspauc_spark.params import BSPAUCParams
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class Accessors(BSPAUCParams):

@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+MALFORMED = "whose indices are not one for each value, ascending, from 0 to size - 1"
+
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 FloatArray: TypeAlias = npt.NDArray[np.float32]
 IntArray: TypeAlias = npt.NDArray[np.int64]
@@ -25,12 +27,13 @@ class FeatureBlock(ABC):
     is_null: BoolArray
     wrong_size: BoolArray
     bad_value: BoolArray
+    bad_index: BoolArray
     sizes: IntArray
 
     @property
     def good(self) -> BoolArray:
         """Rows with nothing wrong."""
-        return ~(self.is_null | self.wrong_size | self.bad_value)
+        return ~(self.is_null | self.wrong_size | self.bad_value | self.bad_index)
 
     @property
     def problem(self) -> str | None:
@@ -39,6 +42,7 @@ class FeatureBlock(ABC):
             (self.is_null, "null"),
             (self.wrong_size, f"of another size ({', '.join(map(str, np.unique(self.sizes[self.wrong_size])[:5]))})"),
             (self.bad_value, "NaN, infinite or too large"),
+            (self.bad_index, f"sparse vectors {MALFORMED}"),
         ):
             if wrong.any():
                 return f"{int(wrong.sum()):,} of {len(wrong):,} rows of a batch are {text}"
@@ -67,7 +71,7 @@ class DenseBlock(FeatureBlock):
         matrix = (values if right.all() else values[np.repeat(right, sizes)]).reshape(-1, num_features)
         bad_value = np.zeros(len(features), dtype=bool)
         bad_value[right] = ~np.isfinite(matrix).all(axis=1)
-        return cls(is_null, wrong_size, bad_value, sizes, matrix)
+        return cls(is_null, wrong_size, bad_value, np.zeros(len(features), dtype=bool), sizes, matrix)
 
     def arrow(self, index: IntArray) -> pa.RecordBatch:
         places = np.cumsum(~(self.is_null | self.wrong_size)) - 1
@@ -92,22 +96,35 @@ class SparseBlock(FeatureBlock):
         lists = features.field("values") if is_struct else features
         lengths = lists.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
         values = _floats(lists.flatten()) + np.float32(0)
-        # A dense vector has no indices: its values stand at 0, 1, 2, …
-        columns = np.arange(len(values)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        sizes = lengths
+        sizes, bad_index = lengths, np.zeros(len(lengths), dtype=bool)
         if is_struct:
             given = features.field("size")
             sparse = given.is_valid().to_numpy(zero_copy_only=False)
-            columns[np.repeat(sparse, lengths)] = features.field("indices").flatten().to_numpy(zero_copy_only=False)
             sizes = np.where(sparse, given.fill_null(0).to_numpy(zero_copy_only=False), lengths)
+            # Nobody has looked at them before: Spark hands the fields of a vector over as a file holds them.
+            indices, counted = _indices(features.field("indices"))
+            bad_index = (lists.is_null().to_numpy(zero_copy_only=False) | (counted != sparse * lengths)) & ~is_null
+            fits = sparse & ~bad_index
+            columns = indices if fits.all() else _places(lengths)
+            if columns is not indices:
+                columns[np.repeat(fits, lengths)] = indices[np.repeat(fits, counted)]
+        else:
+            columns = _places(lengths)
         wrong_size = (sizes != num_features) & ~is_null
         row_of = np.repeat(np.arange(len(lengths)), lengths)
         bad_value = np.zeros(len(lengths), dtype=bool)
         bad_value[row_of[~np.isfinite(values)]] = True
+        misplaced = np.zeros(len(values), dtype=bool)
+        np.less_equal(columns[1:], columns[:-1], out=misplaced[1:])
+        misplaced[(np.cumsum(lengths) - lengths)[lengths > 0]] = False
+        # As an unsigned number a negative one is larger than any size.
+        misplaced |= columns.view(np.uint32) >= num_features
+        bad_index[row_of[misplaced]] = True
+        bad_index &= ~wrong_size
         keep = (values != 0) & ~wrong_size[row_of]
         counts = np.bincount(row_of[keep], minlength=len(lengths))
         pointers = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
-        return cls(is_null, wrong_size, bad_value, sizes, pointers, columns[keep].astype(np.int32), values[keep])
+        return cls(is_null, wrong_size, bad_value, bad_index, sizes, pointers, columns[keep], values[keep])
 
     def arrow(self, index: IntArray) -> pa.RecordBatch:
         pointers = pa.array(self.pointers)
@@ -119,6 +136,17 @@ class SparseBlock(FeatureBlock):
 def feature_block(features: pa.Array, num_features: int, sparse: bool) -> FeatureBlock:
     """Check a features column and lay it out dense or sparse."""
     return (SparseBlock if sparse else DenseBlock).of(features, num_features)
+
+
+def _places(lengths: IntArray) -> npt.NDArray[np.int32]:
+    """Where the values of dense vectors stand: 0, 1, 2, … in each row."""
+    return (np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)).astype(np.int32)
+
+
+def _indices(lists: pa.Array) -> tuple[npt.NDArray[np.int32], IntArray]:
+    """The indices of all rows, and how many each row has; null ones become negative, which the checks find."""
+    counted = lists.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    return lists.flatten().fill_null(-1).to_numpy(zero_copy_only=False), counted
 
 
 def _floats(values: pa.Array) -> FloatArray:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import logging
 import re
 from collections.abc import Mapping
@@ -32,6 +33,8 @@ _HALF_WRITTEN = re.compile(r"bspauc-round-\d+\.checkpoint\..*\.part")
 _KEPT = 2
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _MOST_DIFFERENCES = 10
+# A fit makes no θ of more than 2 GiB; a checkpoint holds a few of that size: averages, moments, the best one.
+_MOST_BYTES = 32 << 30
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,7 @@ class Checkpoints:
         for number, name in reversed(found):
             path = f"{self.folder}/{name}"
             try:
-                message = Message.from_bytes(self.folder.read(name), number)
+                message = self._read(name, number)
                 stored = None if message is None else _stored(message, path)
             except (OSError, MalformedError) as error:
                 raise _unreadable(path, error) from error
@@ -126,6 +129,14 @@ class Checkpoints:
         names = ((_PATTERN.fullmatch(name), name) for name in self.folder.names())
         return sorted((int(match[1]), name) for match, name in names if match)
 
+    def _read(self, name: str, number: int) -> Message | None:
+        with self.folder.open(name) as file:
+            size = file.seek(0, io.SEEK_END)
+            if size > _MOST_BYTES:
+                raise MalformedError(f"{size:,} bytes, where at most {_MOST_BYTES:,} are read")
+            file.seek(0)
+            return Message.from_file(file, number)
+
     def _refuse_other(self, path: str, found: Mapping[str, Any]) -> None:
         wanted = self.identity
         differences = [
@@ -153,10 +164,12 @@ _STORED = record(
 def _stored(message: Message, path: str) -> dict[str, Any]:
     """What the message says of itself; an error if another version wrote it."""
     written, version = (brief(message.values.get(name)) for name in ("format", "version"))
-    if "format" in message.values and written != str(FORMAT_VERSION):
+    known = (str(FORMAT_VERSION), brief(__version__))
+    if {"format", "version"} <= message.values.keys() and (written, version) != known:
         raise CheckpointError(
-            f"{path} was written by bspauc_spark {version} in format {written}; this is {__version__}, which reads "
-            f"format {FORMAT_VERSION}. Go on with that version, or remove the checkpoint to fit from the start."
+            f"{path} was written by bspauc_spark {version} in format {written}; this is {__version__} with format "
+            f"{FORMAT_VERSION}, and another version may learn otherwise. Go on with that version, remove the "
+            "checkpoint to fit from the start, or set another checkpointDir."
         )
     stored: dict[str, Any] = _STORED(message.values, "")
     return stored

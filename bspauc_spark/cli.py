@@ -145,7 +145,7 @@ def parse_params(pairs: Sequence[str], file: Path | None) -> dict[str, Any]:
     if file is not None:
         try:
             read = yaml.safe_load(file.read_text())
-        except (OSError, yaml.YAMLError) as error:
+        except (OSError, ValueError, yaml.YAMLError) as error:
             raise InvalidParamError(f"--params-file {file} cannot be read: {_first_line(error)}") from error
         if not isinstance(read, dict):
             raise InvalidParamError(f"--params-file {file} must hold a mapping of Params to values.")
@@ -154,7 +154,10 @@ def parse_params(pairs: Sequence[str], file: Path | None) -> dict[str, Any]:
         name, equals, text = pair.partition("=")
         if not equals:
             raise InvalidParamError(f"--param {pair}: write name=value.")
-        values[name] = yaml.safe_load(text)
+        try:
+            values[name] = yaml.safe_load(text)
+        except (ValueError, yaml.YAMLError) as error:
+            raise InvalidParamError(f"--param {pair} is no YAML: {_first_line(error)}.") from error
     known = [param.name for param in BSPAUCClassifier().params]
     for name in values:
         if name not in known:

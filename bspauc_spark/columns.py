@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.ml.functions import vector_to_array
@@ -11,7 +11,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
-from bspauc_spark.errors import InvalidDataError, InvalidFeaturesError, InvalidLabelError
+from bspauc_spark.errors import InvalidDataError, InvalidFeaturesError, InvalidLabelError, InvalidParamError
 from bspauc_spark.workers.networks import BLOCK_ROWS
 
 EMPTY = "the DataFrame is empty: there is nothing to fit on. Look at the filters and joins that made it."
@@ -88,13 +88,21 @@ def check_labels(dataset: DataFrame, name: str) -> None:
         )
 
 
-def check_outputs(dataset: DataFrame, outputs: Iterable[str]) -> None:
-    """Refuse a DataFrame that has a column of a name that is to be added."""
-    for name in outputs:
-        if name in dataset.columns:
+def check_outputs(dataset: DataFrame, outputs: Mapping[str, str]) -> None:
+    """Refuse names of columns to be added, by their Params, that the DataFrame has or that are the same; '' is none."""
+    names = [name for name in outputs.values() if name]
+    for name in names:
+        there = _same(dataset, name, dataset.columns)
+        if there:
+            found = "" if name in there else f" as {there[0]!r}"
             raise InvalidDataError(
-                f"output column {name!r} is in the DataFrame already. Drop or rename it, or give the output another "
-                "name."
+                f"output column {name!r} is in the DataFrame already{found}. Drop or rename it, or give the output "
+                "another name."
+            )
+        if len(_same(dataset, name, names)) > 1:
+            raise InvalidParamError(
+                f"output columns must have different names; got {', '.join(f'{k} {v!r}' for k, v in outputs.items())}. "
+                "Rename one."
             )
 
 
@@ -102,15 +110,21 @@ def _type_of(dataset: DataFrame, name: str, param: str) -> st.DataType:
     if name not in dataset.columns:
         there = ", ".join(dataset.columns[:_MOST_NAMES]) + (", …" if len(dataset.columns) > _MOST_NAMES else "")
         raise InvalidDataError(f"column {name!r} ({param}) is not in the DataFrame, which has {there}. Set {param}.")
-    same = [one for one in dataset.columns if one.lower() == name.lower()]
-    if len(same) > 1 and dataset.sparkSession.conf.get("spark.sql.caseSensitive") == "true":
-        same = [one for one in same if one == name]
+    same = _same(dataset, name, dataset.columns)
     if len(same) > 1:
         raise InvalidDataError(
             f"column {name!r} ({param}) is in the DataFrame {len(same)} times ({', '.join(same)}). Drop or rename the "
             "others."
         )
     return dataset.schema[name].dataType
+
+
+def _same(dataset: DataFrame, name: str, names: Sequence[str]) -> list[str]:
+    """Those among ``names`` that Spark takes for ``name``."""
+    same = [one for one in names if one.lower() == name.lower()]
+    if any(one != name for one in same) and dataset.sparkSession.conf.get("spark.sql.caseSensitive") == "true":
+        same = [one for one in same if one == name]
+    return same
 
 
 def declared_width(dataset: DataFrame, name: str) -> int | None:

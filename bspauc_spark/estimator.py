@@ -150,7 +150,7 @@ class BSPAUCClassifier(
         spark = dataset.sparkSession
         check_together(self)
         # As Spark ML does it: a model that could not transform these rows is not worth a fit.
-        check_outputs(dataset, (self.getRawPredictionCol(), self.getProbabilityCol(), self.getPredictionCol()))
+        check_outputs(dataset, self._outputs())
         placement = self._place(spark)
         about: dict[str, Any] = {"started": datetime.datetime.now().astimezone().isoformat(" ", "minutes")}
         start = time.perf_counter()

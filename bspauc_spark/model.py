@@ -113,8 +113,8 @@ class BSPAUCModel(Model, BSPAUCModelParams, MLReadable["BSPAUCModel"], MLWritabl
                 self.scorer.negative_label
             ),
         }
+        self._check(dataset, self._outputs())
         wanted = {name: column for name, column in outputs.items() if name}
-        self._check(dataset, list(wanted))
         scores = self._scores()
 
         def rate(features: pa.Array) -> pa.Array:
@@ -132,7 +132,7 @@ class BSPAUCModel(Model, BSPAUCModelParams, MLReadable["BSPAUCModel"], MLWritabl
         that the last round would leave out. ``suspicion``: the probability that the label is wrong, calibrated
         from the scores; order by it, descending, to see the rows worth a second look.
         """
-        self._check(dataset, list(AUDIT_COLUMNS))
+        self._check(dataset, dict(zip(AUDIT_COLUMNS, AUDIT_COLUMNS, strict=True)))
         check_labels(dataset, self.getLabelCol())
         label = quoted(self.getLabelCol()).cast("double")
         is_positive = sf.when(~sf.isnan(label), label == self.getPositiveLabel())
@@ -145,7 +145,7 @@ class BSPAUCModel(Model, BSPAUCModelParams, MLReadable["BSPAUCModel"], MLWritabl
         scored = self._by_rows(dataset).withColumn(_SCORED, udf(self._features(dataset), is_positive))
         return scored.select("*", *(sf.col(_SCORED)[n].alias(n) for n in AUDIT_COLUMNS)).drop(_SCORED)
 
-    def _check(self, dataset: DataFrame, added: list[str]) -> None:
+    def _check(self, dataset: DataFrame, added: dict[str, str]) -> None:
         features = self.getFeaturesCol()
         check_features(dataset, features)
         check_outputs(dataset, added)

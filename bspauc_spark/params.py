@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.ml.param import Param, TypeConverters
 from pyspark.ml.param.shared import (
@@ -15,10 +15,12 @@ from pyspark.ml.param.shared import (
     HasSeed,
     HasValidationIndicatorCol,
 )
-from typing_extensions import Self
 
 from bspauc_spark.converters import checked, choice, flag, integer, number, param, text
 from bspauc_spark.errors import InvalidParamError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 # Of λ, μ, ν: their products must be finite. Of η and τ: θ and the optimizers count in float32.
 LARGEST, LARGEST_RATE = 1e30, 1e6
@@ -64,6 +66,11 @@ class BSPAUCModelParams(HasFeaturesCol, HasLabelCol, HasPredictionCol, HasRawPre
         """Set a Param; Spark's own would turn our error into one of its own."""
         self._shouldOwn(param)
         self._set(**{param.name: value})
+
+    def _outputs(self) -> dict[str, str]:
+        """The columns that a model adds, by their Params."""
+        names = ("predictionCol", "rawPredictionCol", "probabilityCol")
+        return {name: self.getOrDefault(name) for name in names}
 
     def getPositiveLabel(self) -> float:
         """Value of ``positiveLabel``."""
@@ -312,13 +319,6 @@ def check_together(params: BSPAUCParams) -> None:
         raise InvalidParamError(
             "mixedPrecision is not for network 'kernel': angles of random features need all digits of float32. "
             "Leave mixedPrecision out."
-        )
-    columns = {name: params.getOrDefault(name) for name in ("predictionCol", "rawPredictionCol", "probabilityCol")}
-    named = [column for column in columns.values() if column]
-    if len(set(named)) < len(named):
-        raise InvalidParamError(
-            f"output columns must have different names; got {', '.join(f'{k} {v!r}' for k, v in columns.items())}. "
-            "Rename one."
         )
 
 

@@ -145,11 +145,10 @@ def _weights(width: int, hidden_layers: tuple[int, ...]) -> int:
 
 
 def check_checkpoint_dir(location: str) -> None:
-    """Make the folder if need be, and write to it."""
+    """Write to the folder, or to the one in which it would be made: a fit that is refused makes none."""
     name = f"bspauc-probe-{uuid.uuid4().hex}"
     try:
-        saved = folder(location)
-        saved.create()
+        saved = folder(location).nearest()
         saved.write(name, b"")
         saved.delete(name)
     except OSError as error:

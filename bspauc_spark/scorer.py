@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
+import math
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -21,7 +22,7 @@ from bspauc_spark.arrow import DenseBlock, FeatureBlock, SparseBlock
 from bspauc_spark.binned import settled
 from bspauc_spark.calibration import ScoreCalibration
 from bspauc_spark.errors import InvalidFeaturesError, MalformedError, ModelFormatError
-from bspauc_spark.schema import brief, flag, parse, plain, real, record, table, text, whole, within
+from bspauc_spark.schema import MOST_JSON_BYTES, brief, flag, parse, plain, real, record, table, text, whole, within
 from bspauc_spark.selection import Selection
 from bspauc_spark.statistics import OrderedScores, negative_losses, positive_losses
 from bspauc_spark.version import __version__
@@ -35,6 +36,8 @@ JSON_NAME, WEIGHTS_NAME = "model.json", "model.safetensors"
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 
 _CURVE_POINTS = 2049
+# A fit makes no θ of more than 2 GiB; the numbers of its features take no more.
+_MOST_WEIGHTS_BYTES = 4 << 30
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,10 +159,7 @@ class Scorer:
         if missing:
             raise ModelFormatError(f"{source} lacks {' and '.join(sorted(missing))}; save it again.")
         with reading(source):
-            with within(JSON_NAME):
-                description = parse(blobs[JSON_NAME])
-                _refuse_future(description)
-                stored = _STORED(description, "")
+            description, stored = _described(blobs[JSON_NAME])
             with within(WEIGHTS_NAME):
                 arrays = _arrays(blobs[WEIGHTS_NAME], stored["network"])
             if stored.pop("checksum") != _checksum(description, blobs[WEIGHTS_NAME]):
@@ -186,8 +186,12 @@ class Scorer:
     @classmethod
     def load(cls, path: str | Path) -> Scorer:
         """Read what ``save`` wrote."""
-        blobs = {name: read_file(Path(path), name) for name in (JSON_NAME, WEIGHTS_NAME)}
-        return cls.from_blobs(blobs, f"the model at {path}")
+        source = f"the model at {path}"
+        with reading(source):
+            described = read_file(Path(path), JSON_NAME)
+            spec: NetworkSpec = _described(described)[1]["network"]
+            weights = read_file(Path(path), WEIGHTS_NAME, _most_bytes(spec))
+        return cls.from_blobs({JSON_NAME: described, WEIGHTS_NAME: weights}, source)
 
 
 @contextlib.contextmanager
@@ -201,12 +205,15 @@ def reading(source: str) -> Iterator[None]:
         ) from error
 
 
-def read_file(folder: Path, name: str) -> bytes:
-    """A file of a saved model; a device or a pipe in its place would never end."""
+def read_file(folder: Path, name: str, most: int = MOST_JSON_BYTES) -> bytes:
+    """A file of a saved model, if it has at most so many bytes; a device or a pipe in its place would never end."""
     path = folder / name
     try:
         if path.exists() and not path.is_file():
             raise ModelFormatError(f"no model at {folder}: {name} is not a regular file.")
+        size = path.stat().st_size
+        if size > most:
+            raise MalformedError(f"{name}: {size:,} bytes, where at most {most:,} are read")
         return path.read_bytes()
     except OSError as error:
         raise ModelFormatError(f"no model at {folder}: {error.strerror} ({error.filename}).") from error
@@ -226,6 +233,20 @@ _STORED = record(
         "checksum": whole(0, 2**32 - 1),
     }
 )
+
+
+def _described(data: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the JSON says of a model, as it stands there and checked."""
+    with within(JSON_NAME):
+        description = parse(data)
+        _refuse_future(description)
+        return description, _STORED(description, "")
+
+
+def _most_bytes(spec: NetworkSpec) -> int:
+    """What the weights' file may take: θ, the numbers of its features, and as much as JSON for curves and header."""
+    theta = sum(math.prod(shape) for shape in spec.shapes().values())
+    return min(4 * (theta + spec.num_features), _MOST_WEIGHTS_BYTES) + MOST_JSON_BYTES
 
 
 def _refuse_future(description: Any) -> None:

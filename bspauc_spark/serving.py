@@ -92,9 +92,11 @@ class Predictor:
     def load(cls, path: str | Path) -> Predictor:
         """Read what ``save`` wrote."""
         scorer = Scorer.load(path)
-        with reading(f"the model at {path}"), within(STEPS_NAME):
-            plan = Plan(**_PLAN(parse(read_file(Path(path), STEPS_NAME)), ""))
-            check_widths(plan, scorer.spec.num_features)
+        with reading(f"the model at {path}"):
+            data = read_file(Path(path), STEPS_NAME)
+            with within(STEPS_NAME):
+                plan = Plan(**_PLAN(parse(data), ""))
+                check_widths(plan, scorer.spec.num_features)
         return cls(scorer, plan)
 
 

@@ -50,7 +50,7 @@ class ShardTask:
         # A retried or speculative attempt writes files of its own; only those that are reported count.
         prefix = f"{partition:05d}-{uuid.uuid4().hex}"
         writers = {kind: ShardWriter(self, kind, prefix) for kind in KINDS}
-        problems = dict.fromkeys(("label", "null", "size", "value", "validation"), 0)
+        problems = dict.fromkeys(("label", "null", "size", "value", "index", "validation"), 0)
         sizes: set[int] = set()
         labels: set[float] = set()
         rows = 0
@@ -65,6 +65,7 @@ class ShardTask:
             problems["null"] += int(block.is_null.sum())
             problems["size"] += int(block.wrong_size.sum())
             problems["value"] += int(block.bad_value.sum())
+            problems["index"] += int(block.bad_index.sum())
             sizes.update(np.unique(block.sizes[~block.is_null]).tolist())
             if len(labels) < 100:
                 labels.update(np.unique(label[~bad_label]).tolist()[:100])

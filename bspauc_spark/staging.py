@@ -14,10 +14,12 @@ import tempfile
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
+from bspauc_spark.arrow import MALFORMED
 from bspauc_spark.columns import (
     EMPTY,
     Columns,
@@ -173,16 +175,20 @@ def _in_order_of_hashes(dataset: DataFrame, columns: Columns, sparse: bool) -> D
 
 
 def _write_shards(rows: DataFrame, task: ShardTask, here: bool) -> _Found:
-    if here:
-        reports = [text for batch in task(iter(rows.toArrow().to_batches())) for text in batch["report"].to_pylist()]
-    else:
-        try:
+    try:
+        if here:
+            written = task(iter(rows.toArrow().to_batches()))
+            reports = [text for batch in written for text in batch["report"].to_pylist()]
+        else:
             reports = [text for (text,) in rows.mapInArrow(task, "report string").collect()]
-        except PySparkException as error:
-            ours = re.search(r"bspauc_spark\.errors\.StagingError: (.*)", str(error))
-            if ours is None:
-                raise
+    except (PySparkException, Py4JJavaError) as error:
+        ours = re.search(r"bspauc_spark\.errors\.StagingError: (.*)", str(error))
+        if ours is not None:
             raise StagingError(ours[1]) from error
+        # Spark itself looks at the vectors that it lays out as arrays.
+        if re.search(r"requirement failed.*\s.*\s.*\.linalg\.SparseVector", str(error)):
+            raise InvalidFeaturesError(f"a column of vectors has rows {MALFORMED}. {_MEND}") from error
+        raise
     found = _Found({}, {}, set(), set())
     for text in reports:
         report = json.loads(text)
@@ -226,6 +232,8 @@ def _raise_if_invalid(found: _Found, columns: Columns, num_features: int) -> Non
             f"column {columns.features!r} has NaN, infinite or too large values (beyond float32) in "
             f"{count('value')} of {rows}. Impute or scale them before fit()."
         )
+    if problems.get("index"):
+        raise InvalidFeaturesError(f"column {columns.features!r} has {count('index')} of {rows} {MALFORMED}. {_MEND}")
     if problems.get("validation"):
         raise InvalidDataError(
             f"column {columns.validation!r} (validationIndicatorCol) is null in {count('validation')} of {rows}. "
@@ -234,6 +242,7 @@ def _raise_if_invalid(found: _Found, columns: Columns, num_features: int) -> Non
     _raise_if_a_class_is_missing(found, columns)
 
 
+_MEND = "Make these vectors anew, by VectorAssembler or Vectors.sparse."
 _REMEDY = {
     "training": "AUC needs rows of both classes: set positiveLabel, or give rows of the class that is missing.",
     "validation": "Mark rows of both classes in validationIndicatorCol, or leave it out.",

@@ -129,7 +129,7 @@ class ObjectStore:
     def uri(self, path: str) -> str:
         """A location in the bucket, with all that pyarrow needs to get there."""
         endpoint = self.url.removeprefix("http://")
-        return f"s3://key:secret@bucket/{path}?scheme=http&endpoint_override={endpoint}"
+        return f"s3://key:hunter2@bucket/{path}?scheme=http&endpoint_override={endpoint}"
 
     def keys(self) -> list[str]:
         """All objects; the marks that pyarrow leaves for emptied folders do not count."""

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bspauc_spark.errors import MalformedError
-from bspauc_spark.schema import brief, many, parse, plain, record, table, text, whole
+from bspauc_spark.schema import MOST_JSON_BYTES, brief, many, parse, plain, record, table, text, whole
 from bspauc_spark.workers.storage import Folder
 
 Arrays: TypeAlias = Mapping[str, npt.NDArray[Any]]
@@ -87,7 +87,7 @@ class Message:
     def _from_body(cls, file: io.BufferedIOBase, length: int) -> Message:
         left = length - _LENGTH.size
         size = _LENGTH.unpack(_read(file, _LENGTH.size))[0] if left >= 0 else 0
-        if not 0 < size <= left:
+        if not 0 < size <= min(left, MOST_JSON_BYTES):
             raise MalformedError(f"a description of {size:,} bytes in a message of {length:,}")
         head = _DESCRIPTION(parse(_read(file, size)), "")
         left -= size

@@ -83,6 +83,10 @@ class Folder(ABC):
     def create(self) -> None:
         """Make the folder where folders have to be made."""
 
+    def nearest(self) -> Folder:
+        """The folder itself or, where it is not there, the one above in which it would have to be made."""
+        return self
+
     @abstractmethod
     def new(self, prefix: str) -> Folder:
         """A folder in this one that nobody else has, nor can guess."""
@@ -195,6 +199,9 @@ class DiskFolder(Folder):
 
     def create(self) -> None:
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def nearest(self) -> DiskFolder:
+        return DiskFolder(next(path for path in (self.path, *self.path.absolute().parents) if path.exists()))
 
     def new(self, prefix: str) -> DiskFolder:
         return DiskFolder(Path(tempfile.mkdtemp(prefix=prefix, dir=self.path)))

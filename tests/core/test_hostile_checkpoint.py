@@ -116,6 +116,13 @@ TABLE: list[tuple[str, Any, str]] = [
     ("values.format", "1", "written by bspauc_spark .* in format '1'"),
     ("values.format", MISSING, "format is missing"),
     ("values.format", 99, r"was written by bspauc_spark '[\d.]+' in format 99; this is .*Go on with that version"),
+    (
+        "values.version",
+        "99.0.0",
+        r"was written by bspauc_spark '99\.0\.0' in format 1; this is [\d.]+ .*Go on with that",
+    ),
+    ("values.version", 5, r"was written by bspauc_spark 5 in format 1; this is .*set another checkpointDir"),
+    ("values.version", MISSING, "version is missing"),
     ("values.identity", None, "identity must be an object, not None"),
     ("values.identity.learningRate", "x" * 10_000, r"belongs to another fit: learningRate was 'x+\.\.\. and is 0\.1"),
     ("values.identity.mu", 1, "belongs to another fit: mu was 1 and is None"),
@@ -303,7 +310,7 @@ def test_checkpoints_are_the_owners_alone(tmp_path: Path) -> None:
 
 
 BOUNDED = """
-import io, json, resource, struct, sys
+import io, json, os, resource, struct, sys, time
 import numpy as np
 from pathlib import Path
 from scipy import sparse
@@ -311,6 +318,7 @@ from bspauc_spark.errors import BSPAUCError, CheckpointError, ModelFormatError
 from bspauc_spark.model import BSPAUCModel
 from bspauc_spark.serving import Predictor
 from bspauc_spark.workers.mailbox import Message
+from bspauc_spark.workers.storage import DiskFolder
 from tests.core import test_hostile_model as models
 from tests.core import test_hostile_checkpoint as checkpoints
 from tests.tampering import message, model, opened, with_value
@@ -347,6 +355,31 @@ for path, value in (("steps.2.size", 10**12), ("steps", models.BOMB)):
     (folder / "steps.json").write_text(json.dumps(with_value(models.PLAN, models.keys(path), value)))
     refused(Predictor.load, folder)
 
+# Files of a terabyte that take no space.
+def grown(place, name, data, error, load, *given):
+    (place / name).write_bytes(data)
+    os.truncate(place / name, 1 << 40)
+    started = time.monotonic()
+    try:
+        load(*given)
+    except error as found:
+        assert name in str(found) and "1,099,511,627,776 bytes, where at most" in str(found), found
+        assert time.monotonic() - started < 5
+    else:
+        raise SystemExit(f"{name} was taken")
+
+
+for name in ("model.json", "model.safetensors", "steps.json"):
+    models.write(folder, models.BLOBS["mlp"])
+    grown(folder, name, (folder / name).read_bytes(), ModelFormatError, Predictor.load, folder)
+    # Whatever the size that the other file declares.
+    described("mlp", {"network.hidden_layers": [2**30, 2**30]})
+    if name != "steps.json":
+        grown(folder, name, (folder / name).read_bytes(), ModelFormatError, BSPAUCModel.loadLocal, folder)
+saved = Path(sys.argv[2])
+saved.mkdir()
+grown(saved, checkpoints.NAME, b"", CheckpointError, checkpoints.Checkpoints(DiskFolder(saved), {}).load)
+
 # A model of sparse rows may have very many features; those without weights cost nothing.
 wide = BSPAUCModel.loadLocal(described("sparse", {"network.num_features": 2**31 - 1}))
 row = sparse.csr_matrix(([1.0, 2.0], [4, 2**31 - 2], [0, 2]), shape=(1, 2**31 - 1))
@@ -371,7 +404,7 @@ print("refused all")
 def test_sizes_that_a_file_declares_take_no_memory(tmp_path: Path) -> None:
     """Under a limit of 300 MB above what the process has when it starts."""
     done = subprocess.run(
-        [sys.executable, "-c", BOUNDED, str(tmp_path / "model")],
+        [sys.executable, "-c", BOUNDED, str(tmp_path / "model"), str(tmp_path / "saved")],
         capture_output=True,
         text=True,
         timeout=300,

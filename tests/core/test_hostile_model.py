@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import random
+import re
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -416,6 +417,12 @@ def test_nothing_is_unpickled_when_a_model_is_loaded_and_scores(
     monkeypatch.setattr(torch, "load", refuse)
     use(BSPAUCModel.loadLocal(tmp_path))
     assert Predictor.load(tmp_path).scorer.score_numpy(ROWS).shape == (5,)
+
+
+def test_no_line_of_the_package_unpickles() -> None:
+    forbidden = re.compile(r"pickle\.(load|Unpickler)|(import|from) c?pickle|torch\.load|allow_pickle\s*=\s*True")
+    sources = (Path(__file__).parents[2] / "bspauc_spark").rglob("*.py")
+    assert [str(path) for path in sources if forbidden.search(path.read_text())] == []
 
 
 def test_no_byte_of_a_saved_model_is_a_pickles() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import configparser
+import sys
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -30,3 +32,20 @@ def test_the_lowest_versions_of_setup_cfg_are_those_that_are_tested() -> None:
     tested = {canonicalize_name(name): Version(version) for name, version in pins}
     assert len(lowest) == len(wanted)
     assert {name: tested.get(name) for name in lowest} == lowest
+
+
+def test_what_every_module_imports_is_what_setup_cfg_installs() -> None:
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    installed = {Requirement(line).name for line in lines(setup["options"]["install_requires"])}
+    # pyyaml's module has another name, and pyspark brings py4j.
+    known = {*sys.stdlib_module_names, *installed, "bspauc_spark", "yaml", "py4j"}
+    imported = set[str]()
+    for path in (ROOT / "bspauc_spark").rglob("*.py"):
+        # What stands in a function or below TYPE_CHECKING is not needed by all.
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.Import):
+                imported |= {name.name.partition(".")[0] for name in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                imported.add(str(node.module).partition(".")[0])
+    assert imported - known == set()

@@ -170,6 +170,11 @@ REFUSED = [
     (["--label", "status", "--positive", "fraud", "--features", "amont"], ["--features amont", "did you mean amount"]),
     (["--label", "status", "--positive", "fraud", "--param", "rounds=0"], ["rounds must be"]),
     (["--label", "status", "--positive", "fraud", "--param", "rounds"], ["--param rounds: write name=value"]),
+    (
+        ["--label", "status", "--positive", "fraud", "--param", "hiddenLayers=[1"],
+        ["--param hiddenLayers=[1 is no YAML"],
+    ),
+    (["--label", "status", "--positive", "fraud", "--param", "rounds=2026-99-01"], ["--param rounds=2026-99-01 is no"]),
     (["--label", "status", "--validation", "1.5"], ["--validation 1.5 must be in [0, 1)"]),
     (["--label", "age at claim", "--positive", "old"], ["--positive old is no number"]),
     (["--label", "status", "--output", "claims.csv"], ["claims.csv exists already", "--overwrite"]),

@@ -15,8 +15,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pyspark.ml.functions import vector_to_array
 from pyspark.ml.torch.distributor import TorchDistributor
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
 
 from bspauc_spark import BSPAUCClassifier, BSPAUCModel, algorithm, torchjob
 from bspauc_spark.columns import Columns
@@ -32,6 +34,7 @@ from bspauc_spark.workers.networks import NetworkSpec, ScoringNetwork
 from bspauc_spark.workers.serve import Task
 from tests.conftest import FAST
 from tests.processes import Driver, alive, assert_clean, descendants, launchers, ranks, wait_for
+from tests.spark.test_hostile import LABEL, VALUE, told
 
 # Rounds of a second or so, long enough to meet a worker in the middle of one.
 pytestmark = pytest.mark.alone
@@ -245,9 +248,18 @@ def by_value() -> Iterator[None]:
     cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
 
 
-def test_a_workers_exception_reaches_the_caller_with_its_traceback_at_once(
-    moons: DataFrame, monkeypatch: pytest.MonkeyPatch, by_value: None
+def test_a_workers_exception_reaches_the_caller_with_its_traceback_at_once_and_nothing_of_a_row(
+    moons: DataFrame,
+    monkeypatch: pytest.MonkeyPatch,
+    by_value: None,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
+    caplog.set_level(logging.DEBUG, logger="bspauc_spark")
+    marked = moons.select(
+        sf.concat(vector_to_array("features"), sf.array(sf.lit(VALUE))).alias("features"),
+        sf.when(sf.col("label") == 1.0, 1.0).otherwise(LABEL).alias("label"),
+    )
     asked: list[float] = []
     launches: list[Launch] = []
     start, ask = Launch.start, Launch.ask
@@ -266,13 +278,14 @@ def test_a_workers_exception_reaches_the_caller_with_its_traceback_at_once(
         BSPAUCClassifier, "_network", lambda self, width, rows: Breaking("mlp", width, tuple(self.getHiddenLayers()))
     )
     with pytest.raises(WorkerError) as caught:
-        BSPAUCClassifier(**FAST, numProcesses=2).fit(moons)
+        BSPAUCClassifier(**FAST, numProcesses=2).fit(marked)
     assert time.monotonic() - asked[-1] < 5
     assert len(launches) == 1
     message = str(caught.value)
     assert "rank 1 on host" in message
     assert "raised ArithmeticError: the network of a test gave up" in message
     assert "in forward" in message
+    assert not told("\n".join([message, caplog.text, *capfd.readouterr()]))
 
 
 def test_a_nan_in_a_step_of_one_worker_costs_the_round_and_no_launch(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import pickle
 import re
 import shutil
 import stat
@@ -148,6 +149,32 @@ def test_a_table_of_other_types_is_refused(spark: SparkSession, copy: Path) -> N
         BSPAUCModel.load(str(copy))
 
 
+class Payload:
+    """Makes a folder when it is unpickled."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.marker),)
+
+
+@pytest.mark.parametrize("place", ["metadata", "name", "chunk"])
+def test_a_pickle_in_a_saved_model_is_not_run(spark: SparkSession, copy: Path, tmp_path: Path, place: str) -> None:
+    marker = tmp_path / "marker"
+    data = pickle.dumps(Payload(marker), protocol=0)
+    pickle.loads(data)
+    marker.rmdir()
+    if place == "metadata":
+        metadata_file(copy).write_bytes(data)
+    else:
+        row = (data.decode(), 0, bytearray(b"x")) if place == "name" else ("model.json", 0, bytearray(data))
+        rewrite(spark.createDataFrame([row, GOOD[1]], "name string, part int, chunk binary"), copy)
+    with pytest.raises(ModelFormatError, match=str(copy)):
+        BSPAUCModel.load(str(copy))
+    assert not marker.exists()
+
+
 def test_a_few_bytes_that_stand_for_very_many_are_never_brought_to_the_driver(spark: SparkSession, copy: Path) -> None:
     chunk = sf.repeat(sf.lit("\0"), sf.lit(4 << 20)).cast("binary")
     frame = spark.range(20).select(sf.lit("model.safetensors").alias("name"), sf.col("id").cast("int").alias("part"))
@@ -247,8 +274,8 @@ def test_a_launch_speaks_in_a_folder_of_its_owner_alone_with_a_name_nobody_guess
     assert not path.exists()
 
 
-# Values of rows that nobody may find in a message.
-LABEL, VALUE = 777_555.0, 31_337.25
+# Values of rows, and a password, that nobody may find in a message.
+LABEL, VALUE, SECRET = 777_555.0, 31_337.25, "hunter2"
 
 
 def test_nothing_of_a_row_and_no_secret_reaches_logs_tags_or_the_terminal(
@@ -260,12 +287,14 @@ def test_nothing_of_a_row_and_no_secret_reaches_logs_tags_or_the_terminal(
     rng = np.random.default_rng(0)
     rows = [(Vectors.dense(*rng.normal(size=3), VALUE), 1.0 if i % 3 else LABEL) for i in range(60)]
     frame = spark.createDataFrame(rows, ["features", "label"])
+    (tmp_path / "staging").mkdir()
+    where = dict.fromkeys(("stagingDir", "checkpointDir"), f"file://key:{SECRET}@localhost{tmp_path}/staging")
     before = mlflow.get_tracking_uri()
     mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/runs.db")
     try:
         artifacts = mlflow.create_experiment("secrets", artifact_location=(tmp_path / "artifacts").as_uri())
         with caplog.at_level(logging.DEBUG, logger="bspauc_spark"), mlflow.start_run(experiment_id=artifacts) as run:
-            fitted = BSPAUCClassifier(**{**FAST, "verbose": True}).fit(frame)
+            fitted = BSPAUCClassifier(**{**FAST, "verbose": True}, **where).fit(frame)
         data = mlflow.MlflowClient().get_run(run.info.run_id).data
     finally:
         mlflow.set_tracking_uri(before)
@@ -276,7 +305,8 @@ def test_nothing_of_a_row_and_no_secret_reaches_logs_tags_or_the_terminal(
     )
     assert "train_auc" in said
     assert "round 1" in said
-    assert not _told(said)
+    assert f"file://localhost{tmp_path}/staging" in said
+    assert not told(said)
 
     _check_errors(frame, fitted)
 
@@ -289,8 +319,9 @@ def test_credentials_in_a_path_are_not_kept_with_the_params() -> None:
     assert "hunter2" not in str(about)
 
 
-def _told(text: str) -> list[str]:
-    return [shown for shown in ("777555", "777,555", "7.77555", "31337", "31,337") if shown in text]
+def told(text: str) -> list[str]:
+    """What of the rows and of the password a text gives away."""
+    return [shown for shown in ("777555", "777,555", "7.77555", "31337", "31,337", SECRET) if shown in text]
 
 
 def _check_errors(frame: DataFrame, fitted: BSPAUCModel) -> None:
@@ -298,12 +329,12 @@ def _check_errors(frame: DataFrame, fitted: BSPAUCModel) -> None:
     three = frame.withColumn("label", sf.when(sf.rand(0) < 0.3, 5.0).otherwise(sf.col("label")))
     with pytest.raises(InvalidLabelError, match="more than two labels") as raised:
         BSPAUCClassifier().fit(three)
-    assert not _told(str(raised.value))
+    assert not told(str(raised.value))
     with pytest.raises(InvalidLabelError, match="no training row") as raised:
         BSPAUCClassifier(positiveLabel=9.0).fit(frame)
-    assert not _told(str(raised.value))
+    assert not told(str(raised.value))
     spoil = sf.udf(lambda v: Vectors.dense(*v[:3], VALUE, float("nan")), VectorUDT())
     with pytest.raises(PythonException) as failed:
         fitted.transform(frame.withColumn("features", spoil("features"))).collect()
     assert "InvalidFeaturesError" in str(failed.value)
-    assert not _told(str(failed.value))
+    assert not told(str(failed.value))

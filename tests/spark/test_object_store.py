@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from bspauc_spark.selection import Selection
 from tests.conftest import FAST
 from tests.servers import ObjectStore, object_store
 from tests.spark.test_distributed import same_bits
+from tests.spark.test_hostile import told
 
 pytestmark = pytest.mark.alone
 
@@ -50,8 +52,10 @@ def test_a_fit_and_its_resumption_there_give_the_bits_of_a_fit_on_disk(
     store: ObjectStore,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
+    caplog.set_level(logging.DEBUG, logger="bspauc_spark")
     # What is copied to this machine's disk must be gone, too.
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     estimator = BSPAUCClassifier(**FAST, numProcesses=processes)
@@ -60,7 +64,8 @@ def test_a_fit_and_its_resumption_there_give_the_bits_of_a_fit_on_disk(
     where = {estimator.stagingDir: store.uri("staging"), estimator.checkpointDir: store.uri("saved/rounds")}
     away = fit_in_two_goes(estimator.copy(where), moons, monkeypatch)
     requests = store.requests() - before
-    with capsys.disabled():
+    out, err = capfd.readouterr()
+    with capfd.disabled():
         print(f" [{processes or 'no'} worker processes: {requests} requests for two fits] ", end="")
     assert same_bits(away, disk)
     assert store.keys() == []
@@ -68,12 +73,15 @@ def test_a_fit_and_its_resumption_there_give_the_bits_of_a_fit_on_disk(
     assert requests < 600
     about = away.summary.about["params"]
     assert (about["stagingDir"], about["checkpointDir"]) == ("s3://bucket/staging", "s3://bucket/saved/rounds")
+    assert "round 1" in caplog.text
+    assert not told(out + err + caplog.text + str(away.summary.about))
 
 
 def test_a_bucket_that_is_not_there_is_named_before_anything_long(moons: DataFrame, store: ObjectStore) -> None:
     nowhere = store.uri("x").replace("bucket", "nowhere")
     with pytest.raises(StagingError, match="stagingDir 's3://nowhere/x' cannot be written") as caught:
         BSPAUCClassifier(**FAST, stagingDir=nowhere).fit(moons)
-    assert "secret" not in str(caught.value)
-    with pytest.raises(CheckpointError, match="checkpointDir 's3://nowhere/x' cannot be written"):
+    assert not told(str(caught.value))
+    with pytest.raises(CheckpointError, match="checkpointDir 's3://nowhere/x' cannot be written") as caught:
         BSPAUCClassifier(**FAST, checkpointDir=nowhere).fit(moons)
+    assert not told(str(caught.value))

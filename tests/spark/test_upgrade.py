@@ -1,24 +1,31 @@
 """Models that earlier versions saved load in this one and give the scores they gave then.
 
 The folders ``tests/fixtures/model-format-<N>`` were written once, by the version that introduced the format, and must
-never be regenerated: when these tests fail, the reading is to be mended. A new format gets a folder of its own.
+never be regenerated: when these tests fail, the reading is to be mended. A new format gets a folder of its own, and
+its files get lines in ``tests/fixtures/SHA256SUMS``: ``sha256sum`` of each, by its path.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from pyspark.ml.linalg import Vectors
 from pyspark.sql import SparkSession
 from scipy import sparse
 
-from bspauc_spark import BSPAUCModel
+from bspauc_spark import BSPAUCClassifier, BSPAUCModel
+from bspauc_spark.scorer import FORMAT_VERSION
+from bspauc_spark.serving import Predictor
 
-SAVED = sorted(path.parent for path in (Path(__file__).parents[1] / "fixtures").glob("model-format-*/*/rows.json"))
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+SAVED = sorted(path.parent for path in FIXTURES.glob("model-format-*/*/rows.json"))
 NAMES = [f"{path.parent.name}-{path.name}" for path in SAVED]
 
 
@@ -28,8 +35,15 @@ def then(folder: Path) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
     return stored["rows"], {name: np.array([row[name] for row in stored["given"]]) for name in stored["given"][0]}
 
 
-def test_there_are_models_of_the_first_format() -> None:
-    assert {"model-format-1-mlp", "model-format-1-sparse", "model-format-1-kernel"} <= set(NAMES)
+def test_there_are_models_of_every_format() -> None:
+    kinds = ("mlp", "sparse", "kernel")
+    assert {f"model-format-{n}-{kind}" for n in range(1, FORMAT_VERSION + 1) for kind in kinds} <= set(NAMES)
+
+
+def test_no_saved_file_was_written_anew() -> None:
+    listed = dict(reversed(line.split("  ", 1)) for line in (FIXTURES / "SHA256SUMS").read_text().splitlines())
+    files = [path for folder in FIXTURES.glob("*/") for path in folder.rglob("*") if path.is_file()]
+    assert {str(p.relative_to(FIXTURES)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files} == listed
 
 
 @pytest.mark.parametrize("folder", SAVED, ids=NAMES)
@@ -61,3 +75,23 @@ def test_a_model_saved_through_spark_gives_the_rows_it_gave(spark: SparkSession,
     for name, values in given.items():
         column = "out" if name == "prediction" else name
         np.testing.assert_allclose(table[column], values, rtol=0, atol=1e-6, err_msg=name)
+
+
+def test_a_pipeline_saved_to_be_served_gives_the_rows_it_gave(tmp_path: Path) -> None:
+    served = FIXTURES / "model-format-1" / "served"
+    shutil.copytree(served.parent / "mlp" / "local", tmp_path, dirs_exist_ok=True)
+    shutil.copy(served / "steps.json", tmp_path)
+    stored = json.loads((served / "table.json").read_text())
+    found = Predictor.load(tmp_path).predict(pd.DataFrame(stored["rows"]))
+    # What Spark's own stages and the model gave.
+    np.testing.assert_allclose(found, pd.DataFrame(stored["given"]), rtol=0, atol=1e-6)
+
+
+def test_a_saved_estimator_has_the_params_it_had(spark: SparkSession) -> None:
+    folder = FIXTURES / "model-format-1" / "estimator"
+    (file,) = (folder / "metadata").glob("part-*")
+    stored = json.loads(file.read_text())
+    estimator = BSPAUCClassifier.load(str(folder))
+    values = {**stored["defaultParamMap"], **stored["paramMap"]}
+    assert {name: estimator.getOrDefault(name) for name in values} == values
+    assert {param.name for param in estimator.params if estimator.isSet(param)} == set(stored["paramMap"])

@@ -16,6 +16,7 @@ from bspauc_spark.alternation import Problem, alternate
 from bspauc_spark.errors import BSPAUCError, BSPAUCWarning, CollapseError, InvalidPaceError
 from bspauc_spark.selection import (
     Selection,
+    _search,
     calibrate,
     calibrate_classes,
     calibration,
@@ -533,3 +534,74 @@ def test_rows_that_cost_nothing_stay_whatever_fractions_are_asked_and_the_gap_is
     found = calibrate_classes(pos, neg, 0.3, 0.3, nu=1.0)
     assert not found.reached
     assert found.gap == pytest.approx(max(found.start) - 0.3, abs=1e-12)
+
+
+@pytest.mark.parametrize("rises", [True, False])
+def test_the_search_for_lambda_ends_at_the_fraction(rises):
+    asked = []
+
+    def keep(lam):
+        asked.append(lam)
+        return lam / (1 + lam) if rises else 1 / (1 + lam)
+
+    _search(keep, 0.3, [1e-3, 1e-1, 10.0, 1e3])
+    assert abs(keep(asked[-1]) - 0.3) < 0.001
+    # Four points of the grid, and halvings of one interval until the fraction is met.
+    assert 4 < len(asked) < 4 + 12
+
+
+def test_the_search_for_lambda_gives_up_where_what_is_kept_jumps_over_the_fraction():
+    asked = []
+
+    def keep(lam):
+        asked.append(lam)
+        return float(lam > math.pi)
+
+    _search(keep, 0.3, [1.0, 2.0, 8.0, 9.0])
+    assert len(asked) == 4 + 25
+    assert asked[-1] == pytest.approx(math.pi, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("s_pos", "s_neg", "fraction", "mu"),
+    [
+        (
+            "0.4 0.2 -0.5 0",
+            "0.3 0.7 -0.3 -0.1 0.2 0.2 0.2 0.2 -0.1 -0.3 0 0 0.2 -0.3 -0.2 0.3 -0.4 0.4 0.2 -0.2 0.4 0.4 0 0.5",
+            0.2086,
+            0.1,
+        ),
+        (
+            "-0.1 0.3 0.2 1.4 1 0.2 0.1 3 0 -0.3 0.2 0.3 0.1 1.1 1.1 1.7 -0.1 -0.3 1.1 1.8 0.8",
+            "0.4 -0.9 -1.3",
+            0.8809,
+            0.0,
+        ),
+        (
+            "1.4 0.2 1.6 1.1 0.3 0.9 0.4 1.1 2 0.8 2 2.8 3.4 -0.4 0.8 2.5",
+            "1.7 -1 0.8 -0.5 -1 -0.2 -0.5 0.8 -1 1.7 0.8 0.1 -0.3 -1.4 0.6 0 0.5 -0.2 -1 1.5 0.4 -0.2",
+            0.7817,
+            0.02,
+        ),
+    ],
+)
+def test_a_fraction_that_a_coarse_search_misses_is_found_by_a_closer_look(s_pos, s_neg, fraction, mu):
+    pos, neg = (ClassScores.from_array(np.array(scores.split(), float)) for scores in (s_pos, s_neg))
+    found = calibration(pos, neg, fraction, mu=mu, cold=True)
+    assert found.reached
+    kept = solve(pos, neg, found.lam, mu)
+    assert (kept.positive_fraction + kept.negative_fraction) / 2 == pytest.approx(fraction, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("s_pos", "s_neg", "V", "U", "nu", "times"),
+    [
+        ([-2.6, 0.4, -0.6, -0.5], [-0.2, -2.0], 0.3, 0.8, 0.02, 4),
+        ([0.1, -0.3, 0.3], [-0.7, -1.4, 1.3, -1.9], 0.2, 0.8, 0.02, 16),
+        ([-1.47495, 0.31311, 1.37399, 0.41503], [-0.91864, 1.24489], 0.2995, 0.5134, 0.00763, 64),
+    ],
+)
+def test_where_a_weak_balance_does_not_hold_the_fractions_a_stronger_one_does(s_pos, s_neg, V, U, nu, times):
+    found = calibrate_classes(ClassScores.from_array(s_pos), ClassScores.from_array(s_neg), V, U, nu)
+    assert found.reached
+    assert found.mu == pytest.approx(times * nu * found.lam)

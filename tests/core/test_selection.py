@@ -4,7 +4,7 @@ import json
 import math
 import pickle
 import warnings
-from dataclasses import dataclass
+from dataclasses import FrozenInstanceError, dataclass
 
 import numpy as np
 import pytest
@@ -15,6 +15,7 @@ from scipy.optimize import minimize
 from bspauc_spark.alternation import Problem, alternate
 from bspauc_spark.errors import BSPAUCError, BSPAUCWarning, CollapseError, InvalidPaceError
 from bspauc_spark.selection import (
+    Calibration,
     Selection,
     _search,
     calibrate,
@@ -24,7 +25,7 @@ from bspauc_spark.selection import (
     update_u,
     update_v,
 )
-from bspauc_spark.statistics import ClassScores
+from bspauc_spark.statistics import ClassScores, pair_sum
 
 KINDS = ["generic", "tied", "all zero loss", "all kept", "none kept", "mu is zero", "sizes differ", "with a lead"]
 PROBLEMS_PER_KIND = 150
@@ -375,20 +376,27 @@ def test_negatives_stay_empty_exactly_when_the_design_says_so(lam, mu):
 
 @pytest.mark.parametrize("lam", [0.0, -1.0, math.nan, math.inf])
 def test_lambda_must_be_positive_and_finite(lam):
-    with pytest.raises(InvalidPaceError, match="lam must be") as caught:
+    with pytest.raises(InvalidPaceError, match="lam must be finite and > 0, not") as caught:
         solve(*scores_of(0), lam=lam, mu=0.3)
     assert isinstance(caught.value, ValueError)
 
 
 @pytest.mark.parametrize("mu", [-0.1, math.nan, math.inf])
 def test_mu_must_not_be_negative(mu):
-    with pytest.raises(InvalidPaceError, match="mu must be"):
+    with pytest.raises(InvalidPaceError, match="mu must be finite and >= 0, not"):
         solve(*scores_of(0), lam=0.3, mu=mu)
 
 
-def test_a_start_outside_the_unit_square_is_an_error():
+@pytest.mark.parametrize("start", [(0.5, 1.5), (1.5, 0.5), (-0.1, 0.5), (0.5, -0.1), (math.nan, 0.5)])
+def test_a_start_outside_the_unit_square_is_an_error(start):
     with pytest.raises(InvalidPaceError, match="start"):
-        solve(*scores_of(0), lam=0.3, mu=0.3, start=(0.5, 1.5))
+        solve(*scores_of(0), lam=0.3, mu=0.3, start=start)
+
+
+@pytest.mark.parametrize("start", [(0.0, 1.0), (1.0, 0.0), (0.0, 0.0), (1.0, 1.0)])
+def test_a_start_may_be_a_corner_of_the_unit_square(start):
+    selection = solve(*scores_of(0), lam=0.3, mu=0.3, start=start)
+    assert 0 < selection.positive_fraction <= 1
 
 
 def test_starting_at_the_solution_stays_there():
@@ -437,6 +445,15 @@ def test_everything_keeps_every_row_with_the_mean_hinge_as_objective():
     assert everything.negative_weights(extremes).tolist() == [1.0, 1.0, 1.0]
     assert everything.objective == pytest.approx(problem.xi.mean(), rel=1e-12)
     assert everything.apd == 0.0
+    assert everything.converged
+    assert everything.lead == 0.0
+
+
+def test_a_selection_cannot_be_changed_and_shows_no_scores():
+    selection = solve(*scores_of(0), 0.3, 0.3)
+    with pytest.raises(FrozenInstanceError):
+        selection.lam = 1.0
+    assert "scores" not in repr(selection)
 
 
 def reachable(pos, neg, fraction, mu, nu) -> bool:
@@ -487,6 +504,34 @@ def test_below_the_fraction_that_costs_nothing_calibration_keeps_that_one():
     assert 0.0 < found.lam <= 1e-6
 
 
+@pytest.mark.parametrize(
+    ("s_pos", "s_neg", "fraction"),
+    [
+        ([-0.4, 1.7], [-2.2, -0.1, -0.5], 0.19),
+        ([0.8, 2.0], [-1.5, -0.1, -0.3], 0.54),
+        ([3.5, 0.7, 3.5], [-1.2, 0.5], 0.19),
+    ],
+)
+def test_below_the_fraction_that_costs_nothing_no_row_is_kept_that_costs_something(s_pos, s_neg, fraction):
+    pos, neg = ClassScores.from_array(s_pos), ClassScores.from_array(s_neg)
+    found = calibration(pos, neg, fraction, nu=1.0)
+    V, U = found.start
+    assert pair_sum(pos, neg, V * len(pos), U * len(neg)) == 0.0
+    assert found.fraction_reached > fraction
+    assert 0.0 < found.lam <= 1e-6
+
+
+def test_calibration_starts_solve_at_its_own_point_unless_told_otherwise():
+    pos, neg = ClassScores.from_array([1.4, -0.6]), ClassScores.from_array([-1.8, -1.1])
+    assert calibration(pos, neg, 0.66, nu=1.0).start == pytest.approx((0.66, 0.66))
+    assert calibration(pos, neg, 0.66, nu=1.0, cold=True).start == pytest.approx((0.5, 1.0))
+
+
+def test_a_gap_of_a_hundredth_counts_as_reached():
+    assert Calibration(0.1, 0.1, (0.5, 0.5), 0.5, gap=0.01).reached
+    assert not Calibration(0.1, 0.1, (0.5, 0.5), 0.5, gap=0.0101).reached
+
+
 def test_solving_from_a_calibrated_start_keeps_it():
     pos, neg = scores_of(8, "noisy")
     found = calibration(pos, neg, 0.85, nu=1.0)
@@ -527,6 +572,11 @@ def test_a_class_can_be_kept_whole(kind, V, U):
     found = calibrate_classes(pos, neg, V, U, nu=1.0)
     assert found.start == pytest.approx((V, U), abs=0.01) or kind == "separable"
     assert found.gap == pytest.approx(max(abs(found.start[0] - V), abs(found.start[1] - U)), abs=1e-12)
+
+
+def test_the_fractions_of_classes_want_a_positive_nu():
+    with pytest.raises(InvalidPaceError, match="nu must be finite and > 0"):
+        calibrate_classes(*scores_of(0), 0.5, 0.5, nu=0.0)
 
 
 def test_rows_that_cost_nothing_stay_whatever_fractions_are_asked_and_the_gap_is_reported():

@@ -15,6 +15,7 @@ from bspauc_spark.statistics import (
     pair_sum,
     positive_loss,
     positive_losses,
+    segment_sums,
 )
 
 plain = st.floats(-5, 5, width=32)
@@ -183,3 +184,18 @@ def test_the_order_of_the_scores_does_not_matter(scores, random):
     shuffled = list(scores)
     random.shuffle(shuffled)
     np.testing.assert_array_equal(ClassScores.from_array(scores).sorted, ClassScores.from_array(shuffled).sorted)
+
+
+def test_sums_of_segments_in_parts_equal_plain_sums(monkeypatch):
+    monkeypatch.setattr("bspauc_spark.statistics._CHUNK", 8)
+    rng = np.random.default_rng(3)
+    values = rng.normal(size=300).astype(np.float32)
+    # Empty segments, short ones of which several make a part, and some that are longer than a part.
+    edges = np.sort(np.concatenate([rng.integers(0, 301, 60), [0, 0, 40, 90, 300, 300]]))
+    expected = [values[a:b].sum(dtype=np.float64) for a, b in zip(edges[:-1], edges[1:], strict=True)]
+    np.testing.assert_allclose(segment_sums(values, edges), expected, rtol=1e-12, atol=1e-12)
+    assert segment_sums(values, edges[:1]).size == 0
+
+
+def test_a_class_shows_its_size_and_its_ends():
+    assert repr(ClassScores.from_array([3.0, -1.5, 2.0])) == "ClassScores(3 scores, -1.5 to 3)"

@@ -1,5 +1,7 @@
 """ClassScores against numpy, brute force and sklearn."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -192,7 +194,7 @@ def test_sums_of_segments_in_parts_equal_plain_sums(monkeypatch):
     values = rng.normal(size=300).astype(np.float32)
     # Empty segments, short ones of which several make a part, and some that are longer than a part.
     edges = np.sort(np.concatenate([rng.integers(0, 301, 60), [0, 0, 40, 90, 300, 300]]))
-    expected = [values[a:b].sum(dtype=np.float64) for a, b in zip(edges[:-1], edges[1:], strict=True)]
+    expected = [values[a:b].sum(dtype=np.float64) for a, b in pairwise(edges)]
     np.testing.assert_allclose(segment_sums(values, edges), expected, rtol=1e-12, atol=1e-12)
     assert segment_sums(values, edges[:1]).size == 0
 

@@ -31,6 +31,7 @@ import hypothesis
 import pytest
 import scipy.optimize  # noqa: F401
 import sklearn.metrics  # noqa: F401
+import torch  # noqa: F401
 from cosmic_ray.ast import ast_nodes, get_ast
 from cosmic_ray.ast.ast_query import ASTQuery
 from cosmic_ray.mutating import mutate_code

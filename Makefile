@@ -51,8 +51,10 @@ coverage: checks
 	coverage erase
 	$(MAKE) tests RUN='coverage run'
 	coverage combine --quiet
+	@rm -f .coverage.*  # Of processes that were killed while they saved theirs.
 	coverage report --skip-covered --show-missing
-	coverage json --quiet -o - | $(PYTHON) -c 'import json, sys; found = json.load(sys.stdin)["totals"]; \
+	coverage json --quiet -o .coverage-report.json
+	@$(PYTHON) -c 'import json, sys; found = json.load(open(".coverage-report.json"))["totals"]; \
 		share = found["covered_branches"] / found["num_branches"]; print(f"{share:.1%} of branches"); sys.exit(share < 0.92)'
 
 mutants: checks

@@ -365,5 +365,6 @@ def calibrate_classes(
                 break
     if not tried:
         # Only rows that all cost the same leave nothing to hold on to: keep them all.
-        return calibration(pos, neg, 1.0, nu=nu)
+        everything = calibration(pos, neg, 1.0, nu=nu)
+        return everything._replace(gap=gap(*everything.start))
     return min(tried, key=lambda found: found.gap)

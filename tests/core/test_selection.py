@@ -498,7 +498,7 @@ def test_calibrate_then_solve_keeps_the_fraction_or_says_that_it_cannot(kind, pu
     if abs(kept - fraction) <= 0.01:
         assert not said
     else:
-        assert [warning.category for warning in said] == [BSPAUCWarning]
+        assert [(warning.category, warning.filename) for warning in said] == [(BSPAUCWarning, __file__)]
         assert not reachable(pos, neg, fraction, pull.get("mu"), pull.get("nu"))
 
 
@@ -529,8 +529,20 @@ def test_calibration_starts_solve_at_its_own_point_unless_told_otherwise():
     assert calibration(pos, neg, 0.66, nu=1.0, cold=True).start == pytest.approx((0.5, 1.0))
 
 
+def test_a_lambda_that_empties_a_class_counts_as_keeping_nothing():
+    # Below some λ a class is empty; just above it half of all rows is kept.
+    found = calibration(ClassScores.from_array([0.0]), ClassScores.from_array([0.0]), 0.4, mu=0.1, cold=True)
+    assert found.fraction_reached == pytest.approx(0.5, abs=1e-6)
+
+
+def test_of_several_stationary_points_the_one_that_solve_stays_at_is_taken():
+    found = calibration(ClassScores.from_array([0.0]), ClassScores.from_array([0.1]), 0.71, mu=0.2, cold=True)
+    assert found.start == pytest.approx((0.42, 1.0))
+
+
 def test_a_gap_of_a_hundredth_counts_as_reached():
     assert Calibration(0.1, 0.1, (0.5, 0.5), 0.5, gap=0.01).reached
+    assert Calibration(0.1, 0.1, (0.5, 0.5), 0.5, gap=0.0).lead == 0.0
     assert not Calibration(0.1, 0.1, (0.5, 0.5), 0.5, gap=0.0101).reached
 
 
@@ -579,6 +591,13 @@ def test_a_class_can_be_kept_whole(kind, V, U):
 def test_the_fractions_of_classes_want_a_positive_nu():
     with pytest.raises(InvalidPaceError, match="nu must be finite and > 0"):
         calibrate_classes(*scores_of(0), 0.5, 0.5, nu=0.0)
+
+
+def test_where_no_balance_holds_the_fractions_everything_is_kept_and_the_gap_reported():
+    found = calibrate_classes(ClassScores.from_array([-3.0]), ClassScores.from_array([0.0]), 0.3, 1e-6, nu=0.001)
+    assert found.start == (1.0, 1.0)
+    assert found.gap == pytest.approx(1 - 1e-6)
+    assert not found.reached
 
 
 def test_rows_that_cost_nothing_stay_whatever_fractions_are_asked_and_the_gap_is_reported():

@@ -254,7 +254,7 @@ def descend(
     """Line 7: the θ block. One that diverged, alone or with those of the ``history``, is redone more slowly.
 
     With ``ensure_descent`` also one that raised what it minimises: the convergence theorem assumes that no block does.
-    The block that was undone last is then reported as the old θ, at rate 0.
+    If some of its tries ended well but higher, the old θ stays, reported as a block at rate 0.
     """
     assert selection.scores is not None
     pos, neg = selection.scores
@@ -266,16 +266,18 @@ def descend(
     penalty = workers.penalty()
     mean_before = before / pairs + tau * penalty
     start = _start_of_growth(history, mean_before)
+    sane = False
     for halving in range(_HALVINGS + 1):
         try:
             report = workers.train(selection, 0.5**halving)
             mean_after = report.pair_sum / pairs + tau * report.penalty
             _refuse_growth(workers, start, mean_after)
         except DivergedError as error:
-            if halving == _HALVINGS and not ensure_descent:
+            if halving == _HALVINGS and not sane:
                 raise
             _tell_of_slower_try("a round's training", error)
             continue
+        sane = True
         if not ensure_descent or mean_after <= mean_before + doubt:
             return _Block(report, before, penalty, mean_before, mean_after, 0.5**halving)
         workers.undo()

@@ -23,6 +23,7 @@ from bspauc_spark.columns import quoted
 from bspauc_spark.errors import BSPAUCError, InvalidDataError, InvalidParamError
 from bspauc_spark.estimator import BSPAUCClassifier
 from bspauc_spark.model import BSPAUCModel
+from bspauc_spark.persistence import read_metadata
 
 FORMATS = ("parquet", "csv", "libsvm", "delta")
 LABEL = "bspauc__label"
@@ -294,12 +295,11 @@ def load_model(spark: SparkSession, where: str) -> PipelineModel:
     if where.startswith(("models:/", "runs:/", "mlflow-artifacts:/")):
         return _from_mlflow(where)
     try:
-        (line,) = spark.read.text(f"{where}/metadata").head(1)
-        kind = json.loads(line[0])["class"]
+        kind = read_metadata(spark, where)["class"]
         if kind.endswith(".BSPAUCModel"):
             return PipelineModel([BSPAUCModel.load(where)])
         loaded = PipelineModel.load(where)
-    except (AnalysisException, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (AnalysisException, ValueError, KeyError, TypeError, AttributeError, ImportError, RecursionError) as error:
         raise InvalidDataError(f"--model {where} is no saved model: {_first_line(error)}") from error
     return _ending_in_ours(loaded, where)
 

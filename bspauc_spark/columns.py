@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pyspark.ml.functions import vector_to_array
 from pyspark.ml.linalg import VectorUDT
@@ -38,7 +39,11 @@ def features_type_problem(data_type: st.DataType) -> str | None:
         return None
     if isinstance(data_type, st.ArrayType) and isinstance(data_type.elementType, st.NumericType):
         return None
-    return f"has type {data_type.simpleString()}; a vector or an array of numbers is needed"
+    if type(data_type).__module__ == "pyspark.mllib.linalg":
+        return (
+            "has vectors of pyspark.mllib; those of pyspark.ml are needed. MLUtils.convertVectorColumnsToML makes them"
+        )
+    return f"has type {data_type.simpleString()}; a vector or an array of numbers is needed. VectorAssembler makes one"
 
 
 def feature_struct(dataset: DataFrame, name: str, sparse: bool) -> Column:
@@ -54,6 +59,16 @@ def feature_struct(dataset: DataFrame, name: str, sparse: bool) -> Column:
 def quoted(name: str) -> Column:
     """The top-level column of this very name, dots and backticks included."""
     return sf.col("`" + name.replace("`", "``") + "`")
+
+
+def check_frame(dataset: Any) -> None:
+    """Refuse what is no DataFrame of Spark."""
+    if not isinstance(dataset, DataFrame):
+        kind = type(dataset)
+        raise InvalidDataError(
+            f"rows must come as a Spark DataFrame, not as {kind.__module__}.{kind.__qualname__}. "
+            "spark.createDataFrame makes one of a pandas DataFrame."
+        )
 
 
 def check_columns(dataset: DataFrame, columns: Columns) -> None:
@@ -75,7 +90,7 @@ def check_features(dataset: DataFrame, name: str) -> None:
     """Refuse a features column that is missing or of another type."""
     problem = features_type_problem(_type_of(dataset, name, "featuresCol"))
     if problem:
-        raise InvalidFeaturesError(f"column {name!r} (featuresCol) {problem}. VectorAssembler makes one.")
+        raise InvalidFeaturesError(f"column {name!r} (featuresCol) {problem}.")
 
 
 def check_labels(dataset: DataFrame, name: str) -> None:
@@ -122,9 +137,13 @@ def _type_of(dataset: DataFrame, name: str, param: str) -> st.DataType:
 def _same(dataset: DataFrame, name: str, names: Sequence[str]) -> list[str]:
     """Those among ``names`` that Spark takes for ``name``."""
     same = [one for one in names if one.lower() == name.lower()]
-    if any(one != name for one in same) and dataset.sparkSession.conf.get("spark.sql.caseSensitive") == "true":
+    if any(one != name for one in same) and _case_sensitive(dataset):
         same = [one for one in same if one == name]
     return same
+
+
+def _case_sensitive(dataset: DataFrame) -> bool:
+    return str(dataset.sparkSession.conf.get("spark.sql.caseSensitive")).lower() == "true"
 
 
 def declared_width(dataset: DataFrame, name: str) -> int | None:

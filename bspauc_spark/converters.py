@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import numpy as np
 from pyspark.ml.param import Param, Params, TypeConverters
 
 from bspauc_spark.errors import InvalidParamError
@@ -18,7 +20,7 @@ def checked(convert: Callable[[Any], T], valid: Callable[[T], bool], wanted: str
 
     def convert_and_check(value: Any) -> T:
         try:
-            converted = convert(value)
+            converted = convert(_plain(value))
         except (TypeError, ValueError, OverflowError) as error:
             raise InvalidParamError(f"{name} must be {wanted}; got {value!r}.") from error
         if not valid(converted):
@@ -26,6 +28,13 @@ def checked(convert: Callable[[Any], T], valid: Callable[[T], bool], wanted: str
         return converted
 
     return convert_and_check
+
+
+def _plain(value: Any) -> Any:
+    """A value without numpy: pyspark's converters know two of its types of numbers and no other."""
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    return [_plain(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def number(name: str, doc: str, low: float, high: float = math.inf, *, open_low: bool = False) -> Any:
@@ -54,6 +63,17 @@ def choice(name: str, doc: str, options: tuple[str, ...]) -> Any:
 def text(name: str, doc: str, wanted: str, empty: bool = False) -> Any:
     """A Param that is a text, not empty unless said so."""
     return param(name, doc, checked(TypeConverters.toString, lambda x: empty or bool(x), wanted, name))
+
+
+def location(name: str, doc: str) -> Any:
+    """A Param that is the path or URI of a folder."""
+
+    def convert(value: Any) -> str:
+        # What is no path here raises; the system would say so only when the folder is first used.
+        return os.fsdecode(os.fsencode(TypeConverters.toString(value)))
+
+    valid = "the path or the URI of a folder"
+    return param(name, doc, checked(convert, lambda x: bool(x) and "\0" not in x, valid, name))
 
 
 def flag(name: str, doc: str) -> Any:

@@ -89,4 +89,5 @@ class ModelFormatError(BSPAUCError):
 
 def without_credentials(text: str) -> str:
     """Addresses in ``text`` without user, password and query, which may hold keys: for messages and for MLflow."""
-    return re.sub(r"(://[^\s?'\"]*)\?[^\s'\",)]*", r"\1", re.sub(r"://[^/\s]*@", "://", text))
+    # Up to the last @ of a word: a password that was not encoded may hold any of / ? # too.
+    return re.sub(r"(://[^\s?'\"]*)\?[^\s'\",)]*", r"\1", re.sub(r"://\S*@", "://", text))

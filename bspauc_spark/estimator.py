@@ -22,7 +22,7 @@ from bspauc_spark import algorithm, preflight, tracking
 from bspauc_spark.accessors import Accessors
 from bspauc_spark.calibration import fit_calibration
 from bspauc_spark.checkpoint import Checkpoints
-from bspauc_spark.columns import Columns, check_outputs
+from bspauc_spark.columns import Columns, check_frame, check_outputs
 from bspauc_spark.diagnostics import Diagnostics
 from bspauc_spark.distributed import DistributedWorkers
 from bspauc_spark.errors import CollapseError, DivergedError
@@ -147,6 +147,7 @@ class BSPAUCClassifier(
         return StageReader(cls)
 
     def _fit(self, dataset: DataFrame) -> BSPAUCModel:
+        check_frame(dataset)
         spark = dataset.sparkSession
         check_together(self)
         # As Spark ML does it: a model that could not transform these rows is not worth a fit.
@@ -161,6 +162,7 @@ class BSPAUCClassifier(
             preflight.check_rows(staged.counts[POSITIVES] + staged.counts[NEGATIVES], placement)
             checkpoints = self._checkpoints(staged)
             spec = self._network(staged.shards.num_features, staged.shards.open)
+            preflight.check_memory(spec, staged.shards.sparse, self.getBatchSize())
             about |= self._about(placement, staged)
             decay = self._decay(staged.counts)
             about["params"]["regParam"] = decay

@@ -20,6 +20,7 @@ from pyspark.sql import types as st
 from bspauc_spark.arrow import feature_block
 from bspauc_spark.columns import (
     check_features,
+    check_frame,
     check_labels,
     check_outputs,
     declared_width,
@@ -105,6 +106,7 @@ class BSPAUCModel(Model, BSPAUCModelParams, MLReadable["BSPAUCModel"], MLWritabl
         return self._set(probabilityCol=value)
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
+        check_frame(dataset)
         scored = sf.col(_SCORED)
         outputs = {
             self.getRawPredictionCol(): scored["raw"],
@@ -132,6 +134,7 @@ class BSPAUCModel(Model, BSPAUCModelParams, MLReadable["BSPAUCModel"], MLWritabl
         that the last round would leave out. ``suspicion``: the probability that the label is wrong, calibrated
         from the scores; order by it, descending, to see the rows worth a second look.
         """
+        check_frame(dataset)
         self._check(dataset, dict(zip(AUDIT_COLUMNS, AUDIT_COLUMNS, strict=True)))
         check_labels(dataset, self.getLabelCol())
         label = quoted(self.getLabelCol()).cast("double")
@@ -149,6 +152,8 @@ class BSPAUCModel(Model, BSPAUCModelParams, MLReadable["BSPAUCModel"], MLWritabl
         features = self.getFeaturesCol()
         check_features(dataset, features)
         check_outputs(dataset, added)
+        # It stands beside the others for a moment.
+        check_outputs(dataset, {"": _SCORED})
         declared = declared_width(dataset, features) or self.numFeatures
         if declared != self.numFeatures:
             raise InvalidFeaturesError(

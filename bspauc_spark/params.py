@@ -16,8 +16,9 @@ from pyspark.ml.param.shared import (
     HasValidationIndicatorCol,
 )
 
-from bspauc_spark.converters import checked, choice, flag, integer, number, param, text
+from bspauc_spark.converters import checked, choice, flag, integer, location, number, param, text
 from bspauc_spark.errors import InvalidParamError
+from bspauc_spark.workers.networks import MOST_LAYERS
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 LARGEST, LARGEST_RATE = 1e30, 1e6
 # Less than this of a class is lost in rounding.
 LEAST_FRACTION = 1e-6
+_LAYERS = f"a list of up to {MOST_LAYERS:,} whole numbers of at least 1"
 _NAME, _NAME_OR_EMPTY = "a column's name", "a column's name, or '' for none"
 
 
@@ -58,6 +60,8 @@ class BSPAUCModelParams(HasFeaturesCol, HasLabelCol, HasPredictionCol, HasRawPre
     def _set(self, **values: Any) -> Self:
         """Set Params by name, also where ``copy`` is given values."""
         for name, value in values.items():
+            if not self.hasParam(name):
+                raise InvalidParamError(f"{type(self).__name__} has no Param {name!r}. explainParams() lists them.")
             if value is None:
                 raise InvalidParamError(f"{name} cannot be None. Leave it out, or unset it by clear().")
         return super()._set(**values)
@@ -101,11 +105,11 @@ class BSPAUCParams(BSPAUCModelParams, HasValidationIndicatorCol, HasSeed):
     hiddenLayers: Param[list[int]] = param(
         "hiddenLayers",
         "widths of the hidden layers of the mlp; seven of them and the output make the paper's eight fully "
-        "connected layers (a list of whole numbers of at least 1)",
+        f"connected layers ({_LAYERS})",
         checked(
             TypeConverters.toListInt,
-            lambda widths: len(widths) > 0 and min(widths) >= 1,
-            "a list of whole numbers of at least 1",
+            lambda widths: 0 < len(widths) <= MOST_LAYERS and min(widths) >= 1,
+            _LAYERS,
             "hiddenLayers",
         ),
     )
@@ -207,12 +211,11 @@ class BSPAUCParams(BSPAUCModelParams, HasValidationIndicatorCol, HasSeed):
         "with validationIndicatorCol: stop after so many rounds without a better validation AUC; 0: never",
         0,
     )
-    stagingDir: Param[str] = text(
+    stagingDir: Param[str] = location(
         "stagingDir",
         "folder that the driver and all executors see, or a URI of an object store, for the staged rows, which are "
         "removed after the fit; unset: the system's temporary folder, on a local master, and on Spark Connect that of "
         "the client, to which the rows then come",
-        "the path or the URI of a folder",
     )
     numProcesses: Param[int] = integer(
         "numProcesses",
@@ -230,11 +233,10 @@ class BSPAUCParams(BSPAUCModelParams, HasValidationIndicatorCol, HasSeed):
     mixedPrecision: Param[bool] = flag(
         "mixedPrecision", "on GPUs, compute the layers of a training step in bfloat16; θ and all scores stay float32"
     )
-    checkpointDir: Param[str] = text(
+    checkpointDir: Param[str] = location(
         "checkpointDir",
         "folder, or URI of an object store, where each finished round is saved until the fit ends; a fit with the same "
         "Params and data that finds saved rounds there goes on after them",
-        "the path or the URI of a folder",
     )
     maxRestarts: Param[int] = integer(
         "maxRestarts", "how often lost workers are started again, from the last finished round", 0
@@ -307,7 +309,8 @@ def learning_params(params: BSPAUCParams) -> dict[str, Any]:
 
 def check_together(params: BSPAUCParams) -> None:
     """Refuse Params that contradict each other, before anything long starts."""
-    _check_pace(params)
+    if params.getOrDefault("selfPaced"):
+        _check_pace(params)
     if params.getOrDefault("patience") and not params.isDefined("validationIndicatorCol"):
         raise InvalidParamError(
             f"patience {params.getOrDefault('patience')} needs validation rows, and validationIndicatorCol is not set. "

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.utils import is_remote
 
-from bspauc_spark.errors import MalformedError, ModelFormatError
+from bspauc_spark.errors import MalformedError, ModelFormatError, without_credentials
 from bspauc_spark.schema import brief, parse, plain, record, table, text, within
 from bspauc_spark.scorer import FORMAT_VERSION, JSON_NAME, WEIGHTS_NAME, Scorer, reading
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from bspauc_spark.model import BSPAUCModel
 
 _CHUNK_BYTES = 4 << 20
+_MOST_METADATA_BYTES = 1 << 20
 _SCHEMA = "name string, part int, chunk binary"
 # Bytes of all chunks: so many are always read, more where the file is not much smaller. Weights hardly compress.
 _ALWAYS_READ, _MOST_COMPRESSION = 64 << 20, 100
@@ -107,8 +108,17 @@ def _reading(path: str) -> Iterator[None]:
             raise ModelFormatError(
                 f"{_named(path)} is not there, or lacks its folders metadata and data. Check the path."
             ) from error
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ModelFormatError(f"{_named(path)} cannot be read: {reason}") from error
+        raise ModelFormatError(f"{_named(path)} cannot be read: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    """In one line; of what Java raised, the file and the innermost cause."""
+    said = without_credentials(str(error).strip())
+    causes: list[str] = re.findall(r"^Caused by: (.*)", said, re.MULTILINE)
+    file = re.search(r"reading file (\S+?)\.? ", said)
+    if causes:
+        return causes[-1] + (f" ({file[1]})" if file else "")
+    return (said.splitlines() or [type(error).__name__])[0]
 
 
 _METADATA = {
@@ -126,10 +136,16 @@ def _any(value: Any, where: str) -> Any:
     return value
 
 
+def read_metadata(spark: SparkSession, path: str) -> Any:
+    """What the first line of a saved stage's metadata says; of a longer one Spark would make one text first."""
+    lines = spark.read.option("mapreduce.input.linerecordreader.line.maxlength", _MOST_METADATA_BYTES)
+    row = lines.text(f"{path}/metadata").first()
+    return parse((row[0] or "").encode() if row is not None else b"")
+
+
 def _metadata(spark: SparkSession, path: str, cls: type[Any]) -> dict[str, Any]:
     with within("metadata"):
-        row = spark.read.text(f"{path}/metadata").first()
-        described = parse((row[0] or "").encode() if row is not None else b"")
+        described = read_metadata(spark, path)
         # Spark may add names of its own.
         known = {name: value for name, value in table(_any)(described, "").items() if name in _METADATA}
         metadata: dict[str, Any] = record(_METADATA)(known, "")

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from bspauc_spark import gpus
 from bspauc_spark.errors import CheckpointError, InvalidDataError, InvalidParamError, PlacementError, StagingError
+from bspauc_spark.workers.networks import BLOCK_ROWS, NetworkSpec
 from bspauc_spark.workers.storage import Folder, folder, reason, shown
 
 if TYPE_CHECKING:
@@ -136,6 +137,25 @@ def check_frequencies(num_features: int, random_features: int) -> None:
         raise InvalidParamError(
             f"numRandomFeatures {random_features} for {num_features:,} features needs a table of {1e-9 * size:.1f} GB "
             "on every worker. Lower numRandomFeatures, or hash the features."
+        )
+
+
+def check_memory(spec: NetworkSpec, sparse: bool, batch_size: int) -> None:
+    """Refuse a network or a batch whose rows, on their way through the layers, no worker could hold."""
+    kernel = spec.kind == "kernel"
+    widths = (2 * spec.random_features,) if kernel else spec.widths
+    block = 4 * BLOCK_ROWS * max(widths)
+    if block > _MOST_TABLE_BYTES:
+        given = f"numRandomFeatures {spec.random_features}" if kernel else f"hiddenLayers {list(spec.hidden_layers)}"
+        raise InvalidParamError(
+            f"{given}: to score {BLOCK_ROWS:,} rows at a time takes {1e-9 * block:.1f} GB on every worker. Lower "
+            f"{given.partition(' ')[0]}."
+        )
+    batch = 4 * 2 * batch_size * (sum(widths) + (0 if sparse else spec.num_features))
+    if batch > _MOST_TABLE_BYTES:
+        raise InvalidParamError(
+            f"batchSize {batch_size}: so many rows of each class take {1e-9 * batch:.1f} GB in every step. Lower "
+            "batchSize."
         )
 
 

@@ -21,14 +21,18 @@ Check: TypeAlias = Callable[[Any, str], Any]
 
 # Ours have some kilobytes; a million rounds would have half a gigabyte.
 MOST_JSON_BYTES = 64 << 20
+# Empty lists take many times the memory of their two bytes.
+_MOST_VALUES = 2_000_000
 _DEEPEST = 8
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def parse(data: bytes) -> Any:
-    """JSON of bounded length and depth."""
+    """JSON of bounded length, depth and number of values."""
     if len(data) > MOST_JSON_BYTES:
         raise MalformedError(f"{len(data):,} bytes of JSON, where at most {MOST_JSON_BYTES:,} are read")
+    if sum(map(data.count, (b"[", b"{", b","))) > _MOST_VALUES:
+        raise MalformedError(f"more than {_MOST_VALUES:,} values of JSON")
     try:
         return json.loads(data)
     except RecursionError:

@@ -38,6 +38,8 @@ FloatArray: TypeAlias = npt.NDArray[np.float64]
 _CURVE_POINTS = 2049
 # A fit makes no θ of more than 2 GiB; the numbers of its features take no more.
 _MOST_WEIGHTS_BYTES = 4 << 30
+# It names the parts of at most MOST_LAYERS layers.
+_MOST_HEADER_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,6 +115,7 @@ class Scorer:
 
     def score_numpy(self, features: Any) -> npt.NDArray[np.float32]:
         """Scores of a 2-d array or a scipy CSR matrix."""
+        features = features if hasattr(features, "tocsr") else np.asarray(features)
         if features.ndim != 2 or features.shape[1] != self.spec.num_features:
             raise InvalidFeaturesError(
                 f"features have shape {features.shape}; the model was fitted on {self.spec.num_features} columns."
@@ -267,6 +270,9 @@ def _checksum(description: Mapping[str, Any], weights: bytes) -> int:
 
 def _arrays(data: bytes, spec: NetworkSpec) -> dict[str, npt.NDArray[Any]]:
     """θ and the curves, with the names, types and shapes that ``spec`` asks for: it may declare any size."""
+    header = int.from_bytes(data[:8], "little")
+    if len(data) >= 8 and header > _MOST_HEADER_BYTES:
+        raise MalformedError(f"a header of {header:,} bytes, where at most {_MOST_HEADER_BYTES:,} are read")
     try:
         arrays: dict[str, npt.NDArray[Any]] = safetensors.numpy.load(data)
     except (KeyError, ValueError, safetensors.SafetensorError) as error:

@@ -87,6 +87,6 @@ _ABOUT = record(
     }
 )
 _STORED = record(
-    {"rounds": many(Round.from_dict), "best_round": whole(), "counts": table(whole())},
+    {"rounds": many(Round.from_dict, least=1), "best_round": whole(1), "counts": table(whole())},
     optional={"diagnostics": maybe(Diagnostics.from_dict), "about": _about},
 )

@@ -268,5 +268,6 @@ def _draw(summary: TrainingSummary, path: Path, found: Diagnostics | None = None
 
 
 def _named(error: Exception) -> str:
-    first_line = (str(error).splitlines() or [""])[0][:200].rstrip(" .")
+    # Before it is cut, which could hide where a password ends.
+    first_line = (without_credentials(str(error)).splitlines() or [""])[0][:200].rstrip(" .")
     return f"{type(error).__name__}: {first_line}"

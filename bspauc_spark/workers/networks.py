@@ -22,6 +22,7 @@ from bspauc_spark.workers.rows import Batch, Rows, SparseBatch
 # training, scoring and transform makes a row's score the same wherever the row stands. 1,024 rows of 64 units fit
 # a core's cache and leave little padding in Spark's batches of 10,000 rows.
 BLOCK_ROWS = 1024
+MOST_LAYERS = 1000
 _SAFE_COLUMNS = 16
 MOST_FREQUENCY_BYTES = 2 << 30
 """The largest table of a kernel's frequencies."""
@@ -78,7 +79,7 @@ _STORED = record(
     {
         "kind": text("mlp", "linear", "kernel"),
         "num_features": _LAYER,
-        "hidden_layers": many(_LAYER),
+        "hidden_layers": many(_LAYER, most=MOST_LAYERS),
         "random_features": whole(0, 2**31 - 1),
         "kernel_width": real(above=0.0),
         "kernel_seed": whole(0, 2**32 - 1),
@@ -306,10 +307,11 @@ def frequencies(spec: NetworkSpec, device: str) -> Tensor:
 
     Saved models hold the seed, not ω: ``RandomState`` is the one generator whose stream numpy has frozen.
     """
-    drawn = np.empty((spec.random_features, spec.num_features), dtype=np.float32)
-    for number, row in enumerate(drawn):
-        row[:] = np.random.RandomState([spec.kernel_seed, number]).standard_normal(spec.num_features)
-    return torch.from_numpy(np.ascontiguousarray(drawn.T) / np.float32(spec.kernel_width)).to(device)
+    drawn = np.empty((spec.num_features, spec.random_features), dtype=np.float32)
+    for number in range(spec.random_features):
+        drawn[:, number] = np.random.RandomState([spec.kernel_seed, number]).standard_normal(spec.num_features)
+    drawn /= np.float32(spec.kernel_width)
+    return torch.from_numpy(drawn).to(device)
 
 
 def median_width(rows: Mapping[str, Rows], sample: int = 1000) -> float:

@@ -10,6 +10,7 @@ import contextlib
 import io
 import logging
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -129,9 +130,13 @@ def folder(location: str) -> Folder:
     """The folder at a path or at a URI that ``pyarrow.fs`` knows."""
     if "://" not in location:
         return DiskFolder(Path(location))
-    scheme = location.partition("://")[0].lower()
+    try:
+        parts = urlsplit(location)
+    except ValueError as error:
+        raise InvalidParamError(f"{shown(location)!r} is no URI: {error}. Use a path or a URI of a folder.") from None
+    scheme = parts.scheme
     if scheme == "file":
-        return DiskFolder(Path(unquote(urlsplit(location).path)))
+        return DiskFolder(Path(unquote(parts.path)))
     if scheme not in _SCHEMES:
         known = ", ".join(f"{name}://" for name in ("file", *_SCHEMES))
         raise InvalidParamError(
@@ -142,14 +147,18 @@ def folder(location: str) -> Folder:
 
 
 def shown(location: str) -> str:
-    """A location as messages may show it: without the credentials that a URI can hold."""
-    if "://" not in location:
+    """A location as messages may show it: without the credentials that a URI can hold, well formed or not."""
+    scheme, slash, rest = location.partition(":/")
+    if not slash or not re.fullmatch(r"[A-Za-z][\w+.-]+", scheme):
         return location
-    parts = urlsplit(location)
-    user, at, host = parts.netloc.rpartition("@")
-    # abfss://container@account has no secret there, s3://key:secret@bucket has.
-    netloc = host if ":" in user else user + at + host
-    return urlunsplit((parts.scheme, netloc, parts.path, "", ""))
+    rest = rest.removeprefix("/")
+    user, at, place = rest.rpartition("@")
+    # abfss://container@account has no secret there, s3://key:secret@bucket has, and it may hold / ? # as they are.
+    if ":" in user:
+        rest = place
+    elif not at and re.match(r"[^/?#]*:(?!\d+([/?#]|$))", rest):
+        rest = "…"
+    return f"{scheme}://{re.split('[?#]', rest)[0]}"
 
 
 def reason(error: OSError) -> str:

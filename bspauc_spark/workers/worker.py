@@ -85,9 +85,10 @@ class Worker:
             bad = sum(len(s) - int(np.isfinite(s).sum()) for s in scores.values())
             bad = int(self.group.counts(bad).sum())
             if bad:
+                narrow = ", or kernelWidth is far below the distances of rows" * (self.average.spec.kind == "kernel")
                 raise DivergedError(
-                    f"{bad:,} scores are NaN or infinite: θ diverged, or features are huge. Lower learningRate, or "
-                    "scale the features to [-1, 1]."
+                    f"{bad:,} scores are NaN or infinite: θ diverged, or features are huge{narrow}. Lower "
+                    "learningRate, or scale the features to [-1, 1]."
                 )
             self._scores = scores
         return self._scores
@@ -297,9 +298,18 @@ class Worker:
         if not np.isfinite(mean) or not all(bool(p.isfinite().all()) for p in self.network.parameters()):
             raise DivergedError(
                 f"The θ block diverged: mean pair loss {mean} over {steps} steps at learningRate "
-                f"{settings.learning_rate * rate:g}. Lower learningRate, or scale the features to [-1, 1]."
+                f"{settings.learning_rate * rate:g}. {self._remedy(rate)}"
             )
         return mean
+
+    def _remedy(self, rate: float) -> str:
+        shrunk = self.settings.learning_rate * rate * self.settings.tau
+        if self.settings.optimizer != "adam" and shrunk > 2.0:
+            return (
+                f"Lower learningRate or regParam: in each step θ loses their product, {shrunk:g}, times itself, and "
+                "more than 2 makes it grow."
+            )
+        return "Lower learningRate, or scale the features to [-1, 1]."
 
     def _place(self, own: int) -> tuple[int, int]:
         """Of ``own`` members here: where the first one stands among all ranks' members, and how many all are."""

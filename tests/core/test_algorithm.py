@@ -96,13 +96,22 @@ def test_without_a_pace_every_pair_counts():
 
 
 def test_ensure_descent_gives_up_after_three_halvings_and_keeps_theta():
-    team = workers(learning_rate=1e4, optimizer="sgd", averaging=0.0, steps=3, tau=0.0)
+    # Three tries explode, the last one ends at 1.5 times the loss.
+    team = workers(learning_rate=50.0, optimizer="sgd", averaging=0.0, steps=3, tau=0.0)
     before = {name: w.copy() for name, w in team.weights().items()}
     scores = team.score()
     selection = algorithm.select(None, 1, scores, None)
     block = algorithm.descend(team, selection, 0.0, ensure_descent=True)
     assert block.rate == 0
     assert block.mean_after == block.mean_before
+    assert all(np.array_equal(before[name], w) for name, w in team.weights().items())
+
+
+def test_ensure_descent_hides_no_training_that_diverged_in_every_try():
+    team = workers(learning_rate=1e6, optimizer="sgd", averaging=0.0, steps=3, tau=0.0)
+    before = {name: w.copy() for name, w in team.weights().items()}
+    with pytest.raises(DivergedError):
+        algorithm.fit(team, None, 1, tau=0.0, ensure_descent=True)
     assert all(np.array_equal(before[name], w) for name, w in team.weights().items())
 
 

@@ -346,6 +346,13 @@ def described(kind, changes, arrays=None):
 
 for case in ({"network.num_features": 2**31 - 1}, {"network.hidden_layers": [2**30, 2**30]}):
     refused(BSPAUCModel.loadLocal, described("mlp", case))
+refused(BSPAUCModel.loadLocal, described("mlp", {"network.hidden_layers": [1] * 1_000_000}))
+# Small things that become large ones.
+refused(BSPAUCModel.loadLocal, described("mlp", {"summary": [[]] * 5_000_000}))
+entry = '"%d":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}'
+header = ("{" + ",".join(entry % place for place in range(400_000)) + "}").encode()
+weights = struct.pack("<Q", len(header)) + header
+refused(BSPAUCModel.loadLocal, models.write(folder, {**models.BLOBS["mlp"], "model.safetensors": weights}))
 refused(BSPAUCModel.loadLocal, described("kernel", {"network.num_features": 2**31 - 1}))
 refused(BSPAUCModel.loadLocal, described("kernel", {"network.random_features": 2**31 - 1}))
 for name, data in models.FILE_TABLE.values():

@@ -12,13 +12,15 @@ from pyspark.ml.tuning import ParamGridBuilder
 
 from bspauc_spark import BSPAUCClassifier, BSPAUCModel
 from bspauc_spark.errors import InvalidParamError
+from bspauc_spark.params import check_together
 
 NUMBERS = (True, "1", None, math.nan, math.inf, -math.inf, [1.0], {}, b"1", 10**400, np.array([1.0, 2.0]))
 WHOLE = (*NUMBERS, 1.5, -1, 2**41)
 FLAGS = (0, 1, "True", None, math.nan, [True])
 TEXTS = (1, 1.5, True, None, math.nan, ["x"], b"x")
 BAD: dict[str, tuple[Any, ...]] = {
-    **dict.fromkeys(("featuresCol", "labelCol", "validationIndicatorCol", "stagingDir", "checkpointDir"), (*TEXTS, "")),
+    **dict.fromkeys(("featuresCol", "labelCol", "validationIndicatorCol"), (*TEXTS, "")),
+    **dict.fromkeys(("stagingDir", "checkpointDir"), (*TEXTS, "", "a\0b", "\ud800")),
     **dict.fromkeys(("predictionCol", "rawPredictionCol", "probabilityCol"), TEXTS),
     **dict.fromkeys(("network", "paceSchedule", "optimizer", "pairing", "tracking"), (*TEXTS, "", "nope")),
     **dict.fromkeys(("selfPaced", "ensureDescent", "localMode", "useGpu", "mixedPrecision", "verbose"), FLAGS),
@@ -36,7 +38,7 @@ BAD: dict[str, tuple[Any, ...]] = {
     "averaging": (*NUMBERS, -0.1, 1.1),
     "lambdaGrowth": (*NUMBERS, 0.9, 1e31),
     "kernelWidth": (*NUMBERS, 0, -1, 1e-31, 1e31, "mean"),
-    "hiddenLayers": (64, "64", None, [], [0], [1.5], [True], ["64"], [64, -1], {}),
+    "hiddenLayers": (64, "64", None, [], [0], [1.5], [True], ["64"], [64, -1], {}, [1] * 1001),
     "seed": (True, "1", None, math.nan, math.inf, 1.5, [1]),
 }
 
@@ -56,6 +58,7 @@ def test_a_bad_value_is_refused_however_it_is_set(name: str) -> None:
             lambda v: estimator.set(param, v),
             lambda v: estimator.copy({param: v}),
             lambda v: estimator.setParams(**{name: v}),
+            lambda v: BSPAUCClassifier(**{name: v}),
             lambda v: ParamGridBuilder().addGrid(param, [v]).build(),
         ]
         # In the constructor and in setParams None stands for "leave it".
@@ -63,6 +66,31 @@ def test_a_bad_value_is_refused_however_it_is_set(name: str) -> None:
             with pytest.raises(InvalidParamError, match=f"^{name} (must be|cannot be None)"):
                 way(value)
     assert not estimator.isSet(param)
+
+
+def test_numbers_and_flags_of_numpy_are_taken_whatever_their_size() -> None:
+    estimator = BSPAUCClassifier(
+        learningRate=np.float32(0.5),  # type: ignore[arg-type]
+        rounds=np.int8(3),  # type: ignore[arg-type]
+        selfPaced=np.False_,  # type: ignore[arg-type]
+        hiddenLayers=np.array([3, 4], dtype=np.int32),  # type: ignore[arg-type]
+    )
+    assert estimator.getLearningRate() == 0.5
+    assert type(estimator.getRounds()) is int
+    assert estimator.getSelfPaced() is False
+    assert estimator.getHiddenLayers() == [3, 4]
+    assert estimator.setHiddenLayers([np.int16(5)]).getHiddenLayers() == [5]
+
+
+def test_a_name_that_is_no_param_is_refused() -> None:
+    with pytest.raises(InvalidParamError, match=r"BSPAUCClassifier has no Param 'roundz'\. explainParams"):
+        BSPAUCClassifier().setParams(roundz=3)
+
+
+def test_a_pace_that_is_not_used_is_not_checked() -> None:
+    check_together(BSPAUCClassifier(selfPaced=False, paceSchedule="linear"))
+    with pytest.raises(InvalidParamError, match="needs lambdaMax"):
+        check_together(BSPAUCClassifier(paceSchedule="linear"))
 
 
 def test_a_models_params_are_checked_too() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from bspauc_spark.errors import InvalidParamError
+from bspauc_spark.errors import InvalidParamError, without_credentials
 from bspauc_spark.workers import storage
 from bspauc_spark.workers.storage import DiskFolder, Folder, folder, shown
 from tests.servers import ObjectStore, object_store
@@ -140,6 +140,15 @@ def test_a_small_file_is_one_request(store: ObjectStore) -> None:
         ("s3://key:secret@bucket/a?endpoint_override=x&token=y", "s3://bucket/a"),
         ("abfss://container@account.dfs.core.windows.net/a?sas=y", "abfss://container@account.dfs.core.windows.net/a"),
         ("gs://anonymous@bucket/a", "gs://anonymous@bucket/a"),
+        ("hdfs://host:8020/a?user=b", "hdfs://host:8020/a"),
+        ("file:///a/b", "file:///a/b"),
+        # A key that was pasted as it is.
+        ("s3://key:sec/ret@bucket/a", "s3://bucket/a"),
+        ("s3://key:sec?ret@bucket/a", "s3://bucket/a"),
+        ("s3://key:sec#ret@bucket/a", "s3://bucket/a"),
+        ("s3://key:sec[ret@bucket/a", "s3://bucket/a"),
+        ("s3:/key:secret@bucket/a", "s3://bucket/a"),
+        ("s3://key:secret/bucket", "s3://…"),
     ],
 )
 def test_messages_show_no_credentials(location: str, wanted: str) -> None:
@@ -147,9 +156,23 @@ def test_messages_show_no_credentials(location: str, wanted: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "location", ["dbfs://a/b", "ftp://user:secret@host/a", "s3://key:secret@bucket/a?tokem=secret"]
+    ("said", "wanted"),
+    [
+        ("no answer from http://user:secret@host:5000/api", "no answer from http://host:5000/api"),
+        ("no answer from http://user:sec/ret@host:5000", "no answer from http://host:5000"),
+        ("postgresql://user:sec@ret@host/runs?password=secret, twice", "postgresql://host/runs, twice"),
+        ("http://host/api is down", "http://host/api is down"),
+    ],
+)
+def test_addresses_in_a_text_lose_their_credentials(said: str, wanted: str) -> None:
+    assert without_credentials(said) == wanted
+
+
+@pytest.mark.parametrize(
+    "location",
+    ["dbfs://a/b", "ftp://user:secret@host/a", "s3://key:secret@bucket/a?tokem=secret", "s3://key:[secret@bucket/a"],
 )
 def test_a_uri_that_cannot_be_used_is_refused_without_its_secrets(location: str) -> None:
-    with pytest.raises(InvalidParamError, match=r"dbfs|ftp|Unexpected query parameter") as caught:
+    with pytest.raises(InvalidParamError, match=r"dbfs|ftp|Unexpected query parameter|no URI") as caught:
         folder(location)
     assert "secret" not in str(caught.value)

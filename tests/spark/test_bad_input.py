@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from pyspark.errors import PythonException
 from pyspark.ml.linalg import SparseVector, Vectors, VectorUDT
+from pyspark.mllib.linalg import Vectors as OldVectors
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
@@ -106,6 +107,11 @@ def misplaced(size: int) -> Callable[[Bench], Any]:
     return lambda bench: bench.fit(bench.frame([*rows, (vector, 1.0, False)]))
 
 
+def mllib_vectors(bench: Bench) -> Any:
+    rows = [(OldVectors.dense(1, 2), 1.0), (OldVectors.dense(3, 4), 0.0)]
+    return bench.fit(bench.spark.createDataFrame(rows, ["features", "label"]))
+
+
 def wide_and_dense(bench: Bench) -> Any:
     row = sf.array_repeat(sf.col("id") + 1.0, 600_000)
     return bench.fit(bench.spark.range(2).select(row.alias("features"), sf.col("id").alias("label")))
@@ -145,10 +151,12 @@ REFUSED: dict[str, Callable[[Bench], Any]] = {
     "features are numbers, not vectors": fit(column("features", "1D")),
     "features are an array of text": fit(column("features", "array('x')")),
     "600,000 features, none of them zero": wide_and_dense,
+    "vectors of `pyspark.mllib`": mllib_vectors,
     "the features' column is missing": fit(featuresCol="nope"),
     "the labels' column is missing": fit(labelCol="nope"),
     "two columns share the label's name": fit(lambda frame: frame.select("*", "label")),
     "two columns differ in case only": fit(lambda frame: frame.select("*", sf.lit(1.0).alias("LABEL"))),
+    "rows that are no Spark DataFrame": lambda bench: bench.fit(bench.good().toPandas()),
     "no rows": fit(lambda frame: frame.limit(0)),
     "a stream": stream,
     "an output column exists, at fit": fit(column("prediction", "1D")),
@@ -168,6 +176,8 @@ REFUSED: dict[str, Callable[[Bench], Any]] = {
     "1 where True or False is needed": params(selfPaced=1),
     "layers that are no list": params(hiddenLayers=64),
     "a column's name that is no text": params(labelCol=3),
+    "a path that can be none": params(stagingDir="a\0b"),
+    "a Param that is not there": lambda _: BSPAUCClassifier().setParams(roundz=3),
     "None": lambda _: BSPAUCClassifier().setRounds(None),  # type: ignore[arg-type]
     "`paceStart` above `paceEnd`": fit(paceStart=0.8, paceEnd=0.5),
     'λ values with `paceSchedule="fraction"`': fit(lambdaInit=0.5, lambdaMax=1.0),
@@ -184,7 +194,10 @@ REFUSED: dict[str, Callable[[Bench], Any]] = {
     "two outputs that differ in case only": fit(predictionCol="Out", probabilityCol="out"),
     "a λ that empties a class": fit(**COLLAPSING),
     "layers too wide to hold": fit(hiddenLayers=[50_000, 50_000]),
+    "layers too wide to score with": fit(hiddenLayers=[10_000_000]),
     "too many random features": wide_kernel,
+    "too many random features to score with": fit(network="kernel", numRandomFeatures=1_000_000, kernelWidth=1.0),
+    "a batch too large to hold": fit(batchSize=2**30),
     "more workers than rows": fit(numProcesses=5, localMode=True),
     "another width than at fit, declared": transform(
         lambda frame: frame.withMetadata("features", {"ml_attr": {"num_attrs": 3}})
@@ -196,6 +209,8 @@ REFUSED: dict[str, Callable[[Bench], Any]] = {
     "two outputs of one name, at transform": lambda bench: bench.model.transform(
         bench.good(), {bench.model.predictionCol: "probability"}
     ),
+    "rows to score that are no Spark DataFrame": lambda bench: bench.model.transform(bench.good().toPandas()),
+    "a column has the name of an inner one": transform(column("__bspauc_scored", "1D")),
     "features to score are missing": transform(lambda frame: frame.drop("features")),
     "an audit without labels": audit(lambda frame: frame.drop("label")),
     "an audit of text labels": audit(column("label", "'yes'")),

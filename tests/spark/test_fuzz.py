@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from bspauc_spark.errors import BSPAUCError
 from tests.conftest import FAST
 from tests.core.test_fuzz import PARAMS, SPECIAL
 
-SECONDS = 45.0
 WIDTH = 2
 NUMBER, TEXT = t.DoubleType(), t.StringType()
 LABEL_TYPES = {NUMBER: float, t.IntegerType(): int, t.BooleanType(): bool, TEXT: str}
@@ -62,14 +60,20 @@ def frames(draw: st.DrawFn) -> tuple[list[tuple[Any, ...]], t.StructType]:
     return rows, t.StructType([t.StructField(name, kind) for name, kind in fields])
 
 
-def check_scores(model: BSPAUCModel, frame: DataFrame) -> None:
-    """Finite scores and probabilities, or our error from inside a task."""
+def score_or_refuse(model: BSPAUCModel, frame: DataFrame) -> None:
+    """Finite scores and probabilities, or our error, from inside a task too."""
     try:
-        rows = model.transform(frame).select("rawPrediction", "probability").collect()
-    except (BSPAUCError, PythonException) as error:
-        if isinstance(error, PythonException) and "bspauc_spark.errors." not in str(error):
+        check_scores(model, frame)
+    except BSPAUCError:
+        pass
+    except PythonException as error:
+        if "bspauc_spark.errors." not in str(error):
             raise
-        return
+
+
+def check_scores(model: BSPAUCModel, frame: DataFrame) -> None:
+    """Finite scores and probabilities."""
+    rows = model.transform(frame).select("rawPrediction", "probability").collect()
     values = np.array([[*raw, *probability] for raw, probability in rows], dtype=float).reshape(-1, 4)
     assert np.isfinite(values).all()
     assert ((values[:, 2:] >= 0) & (values[:, 2:] <= 1)).all()
@@ -85,14 +89,11 @@ def test_random_frames_and_params_give_a_model_or_one_of_our_errors(
     spark: SparkSession, model: BSPAUCModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(staging, "partition_bits", lambda _: 1)
-    started = time.monotonic()
     outcomes = {"model": 0, "error": 0}
 
     @given(frame=frames(), params=PARAMS, validated=st.booleans())
-    @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+    @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
     def throw(frame: tuple[list[tuple[Any, ...]], t.StructType], params: dict[str, Any], validated: bool) -> None:
-        if time.monotonic() - started > SECONDS:
-            return
         data = spark.createDataFrame(*frame).coalesce(1)
         estimator = BSPAUCClassifier(**params, stagingDir=str(tmp_path))
         if validated:
@@ -109,10 +110,10 @@ def test_random_frames_and_params_give_a_model_or_one_of_our_errors(
     @given(frame=frames())
     @settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
     def score(frame: tuple[list[tuple[Any, ...]], t.StructType]) -> None:
-        if time.monotonic() - started < SECONDS:
-            check_scores(model, spark.createDataFrame(*frame).coalesce(1))
+        score_or_refuse(model, spark.createDataFrame(*frame).coalesce(1))
 
     score()
     throw()
-    assert outcomes["error"]
-    assert outcomes["model"]
+    assert outcomes["error"] >= 3
+    assert outcomes["model"] >= 3
+    assert sum(outcomes.values()) == 20

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import logging
 import os
@@ -26,7 +27,8 @@ from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
 from bspauc_spark import BSPAUCClassifier, BSPAUCModel
-from bspauc_spark.errors import InvalidLabelError, ModelFormatError
+from bspauc_spark.cli import load_model
+from bspauc_spark.errors import BSPAUCError, InvalidLabelError, ModelFormatError
 from bspauc_spark.preflight import Placement
 from bspauc_spark.shards import KINDS, ShardTask
 from bspauc_spark.staging import Columns, StagedData, stage
@@ -97,6 +99,36 @@ def test_changed_metadata_is_refused(spark: SparkSession, copy: Path, path: str,
 def test_metadata_that_are_none_are_refused(spark: SparkSession, copy: Path, text: str) -> None:
     metadata_file(copy).write_text(text)
     with pytest.raises(ModelFormatError, match=rf"the model at {copy} cannot be read: metadata: "):
+        BSPAUCModel.load(str(copy))
+
+
+def test_a_line_of_metadata_that_grows_when_it_is_unpacked_is_never_whole_in_memory(
+    spark: SparkSession, copy: Path
+) -> None:
+    metadata_file(copy).unlink()
+    with gzip.open(copy / "metadata" / "part-00000.txt.gz", "wb", 1) as file:
+        for _ in range(65):
+            file.write(b"x" * (1 << 20))
+    with pytest.raises(ModelFormatError, match="cannot be read: metadata: not JSON: Expecting value: line 1 column 1 "):
+        BSPAUCModel.load(str(copy))
+
+
+@pytest.mark.parametrize("part", ["metadata", "stages/0_old/metadata"])
+@pytest.mark.parametrize("text", ["", DEEP, '{"class": "no.such.Stage", "uid": "old", "paramMap": {}}', "[]"])
+def test_a_job_refuses_a_pipeline_that_is_none(spark: SparkSession, tmp_path: Path, part: str, text: str) -> None:
+    head = {"class": "pyspark.ml.pipeline.PipelineModel", "uid": "p", "timestamp": 0, "sparkVersion": "4.0.0"}
+    texts = {"metadata": json.dumps({**head, "paramMap": {"stageUids": ["old"]}}), part: text}
+    for place, written in texts.items():
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "part-00000").write_text(written)
+    with pytest.raises(BSPAUCError, match=f"^--model {tmp_path} is no saved model: |^the model at {tmp_path} "):
+        load_model(spark, str(tmp_path))
+
+
+def test_a_damaged_file_of_a_table_is_named(spark: SparkSession, copy: Path) -> None:
+    (file,) = (copy / "data").glob("*.parquet")
+    file.write_bytes(file.read_bytes()[:-4] + b"PAR2")
+    with pytest.raises(ModelFormatError, match=rf"the model at {copy} cannot be read: .*{file.name}"):
         BSPAUCModel.load(str(copy))
 
 

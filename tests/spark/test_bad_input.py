@@ -197,7 +197,7 @@ REFUSED: dict[str, Callable[[Bench], Any]] = {
     "layers too wide to score with": fit(hiddenLayers=[10_000_000]),
     "too many random features": wide_kernel,
     "too many random features to score with": fit(network="kernel", numRandomFeatures=1_000_000, kernelWidth=1.0),
-    "a batch too large to hold": fit(batchSize=2**30),
+    "a batch too large to hold": fit(batchSize=2**20, hiddenLayers=[64] * 7),
     "more workers than rows": fit(numProcesses=5, localMode=True),
     "another width than at fit, declared": transform(
         lambda frame: frame.withMetadata("features", {"ml_attr": {"num_attrs": 3}})

@@ -1,8 +1,9 @@
 """ClassScores against numpy, brute force and sklearn."""
 
-from itertools import pairwise
+from itertools import warnings
 
 import numpy as np
+import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -201,3 +202,12 @@ def test_sums_of_segments_in_parts_equal_plain_sums(monkeypatch):
 
 def test_a_class_shows_its_size_and_its_ends():
     assert repr(ClassScores.from_array([3.0, -1.5, 2.0])) == "ClassScores(3 scores, -1.5 to 3)"
+
+
+def test_counts_are_exact_at_the_ends_of_float32_and_beyond():
+    largest = float(np.finfo(np.float32).max)
+    scores = ClassScores.from_array([-largest, 0.0, largest])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert [scores.count_below(x) for x in (-1e39, -largest, largest, 1e39)] == [0, 0, 2, 3]
+        assert [scores.count_at_most(x) for x in (-1e39, -largest, largest, 1e39)] == [0, 1, 3, 3]

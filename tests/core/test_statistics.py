@@ -1,9 +1,9 @@
 """ClassScores against numpy, brute force and sklearn."""
 
-from itertools import warnings
+import warnings
+from itertools import pairwise
 
 import numpy as np
-import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -40,6 +40,8 @@ from cosmic_ray.mutating import mutate_code
 from cosmic_ray.plugins import get_operator, operator_names
 from coverage import Coverage
 
+# A change may make a list grow for ever.
+_MOST_BYTES = 4 << 30
 ROOT = Path(__file__).resolve().parents[1]
 LISTED = ROOT / "docs" / "mutants.md"
 MODULES = ("selection", "statistics")
@@ -104,13 +106,14 @@ class Changed(importlib.abc.MetaPathFinder):
 
 
 def fork(work: Callable[[], int], seconds: int = resource.RLIM_INFINITY) -> int:
-    """Do the work silently in a process of its own, in at most so many seconds of a core; its number."""
+    """Do the work silently in a process of its own, in at most so many seconds of a core and 4 GiB; its number."""
     child = os.fork()
     if child:
         return child
     code = 2
     try:
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+        resource.setrlimit(resource.RLIMIT_AS, (_MOST_BYTES, _MOST_BYTES))
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 1)
         os.dup2(nowhere, 2)

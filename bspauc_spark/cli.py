@@ -20,7 +20,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
 from bspauc_spark.columns import quoted
-from bspauc_spark.errors import BSPAUCError, InvalidDataError, InvalidParamError
+from bspauc_spark.errors import BSPAUCError, InvalidDataError, InvalidParamError, ModelFormatError
 from bspauc_spark.estimator import BSPAUCClassifier
 from bspauc_spark.model import BSPAUCModel
 from bspauc_spark.persistence import read_metadata
@@ -299,7 +299,10 @@ def load_model(spark: SparkSession, where: str) -> PipelineModel:
         if kind.endswith(".BSPAUCModel"):
             return PipelineModel([BSPAUCModel.load(where)])
         loaded = PipelineModel.load(where)
-    except (AnalysisException, ValueError, KeyError, TypeError, AttributeError, ImportError, RecursionError) as error:
+    except ModelFormatError:
+        raise
+    except Exception as error:
+        # Spark's reader of pipelines raises whatever the file makes it stumble over, in Java too.
         raise InvalidDataError(f"--model {where} is no saved model: {_first_line(error)}") from error
     return _ending_in_ours(loaded, where)
 

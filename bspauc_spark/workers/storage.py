@@ -33,6 +33,7 @@ logger = logging.getLogger("bspauc_spark")
 _SCHEMES = ("abfs", "abfss", "gs", "gcs", "hdfs", "s3", "viewfs")
 # What is larger is not read into memory, but piece by piece.
 _CHUNK = 4 << 20
+_DELAYED = "allow_delayed_open"
 # Tasks of a cancelled job are gone by then.
 _REMOVAL_SECONDS = 3.0
 
@@ -281,14 +282,25 @@ class StoreFolder(Folder):
             yield Path(directory)
 
 
+def _from_uri(location: str) -> tuple[pafs.FileSystem, str]:
+    found: tuple[pafs.FileSystem, str]
+    if location.startswith("s3://"):
+        # A small file is then one request instead of three.
+        joint = "&" if "?" in location else "?"
+        try:
+            found = pafs.FileSystem.from_uri(f"{location}{joint}{_DELAYED}=true")
+            return found
+        except (pa.ArrowException, ValueError) as error:
+            # pyarrow 19 does not know it.
+            if _DELAYED not in str(error):
+                raise
+    found = pafs.FileSystem.from_uri(location)
+    return found
+
+
 def _connect(location: str) -> tuple[pafs.FileSystem, str]:
     try:
-        if location.startswith("s3://"):
-            # A small file is then one request instead of three.
-            joint = "&" if "?" in location else "?"
-            found: tuple[pafs.FileSystem, str] = pafs.FileSystem.from_uri(f"{location}{joint}allow_delayed_open=true")
-        else:
-            found = pafs.FileSystem.from_uri(location)
+        found = _from_uri(location)
     except (pa.ArrowException, ValueError) as error:
         # Some of these texts repeat the URI, and with it what must not be shown.
         why = type(error).__name__ if "://" in str(error) else str(error)

@@ -1,6 +1,7 @@
 """ClassScores against numpy, brute force and sklearn."""
 
 import warnings
+from dataclasses import FrozenInstanceError
 from itertools import pairwise
 
 import numpy as np
@@ -12,6 +13,7 @@ from sklearn.metrics import roc_auc_score
 from bspauc_spark.errors import BSPAUCError, InvalidScoresError
 from bspauc_spark.statistics import (
     ClassScores,
+    Ranking,
     auc,
     negative_loss,
     negative_losses,
@@ -211,3 +213,19 @@ def test_counts_are_exact_at_the_ends_of_float32_and_beyond():
         warnings.simplefilter("error")
         assert [scores.count_below(x) for x in (-1e39, -largest, largest, 1e39)] == [0, 0, 2, 3]
         assert [scores.count_at_most(x) for x in (-1e39, -largest, largest, 1e39)] == [0, 1, 3, 3]
+
+
+def test_no_parts_make_no_class():
+    with pytest.raises(InvalidScoresError, match="there are no scores"):
+        ClassScores.merge([])
+
+
+def test_scores_stay_as_they_are_and_only_the_same_object_is_equal():
+    scores, others = (ClassScores.from_array([0.0, 1.0]) for _ in range(2))
+    with pytest.raises(ValueError, match="read-only"):
+        scores.sorted[0] = 2.0
+    with pytest.raises(FrozenInstanceError):
+        scores.sorted = others.sorted
+    with pytest.raises(FrozenInstanceError):
+        Ranking(scores, positive=True).positive = False
+    assert scores != others

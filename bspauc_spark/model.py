@@ -106,7 +106,6 @@ class BSPAUCModel(Model, BSPAUCModelParams, MLReadable["BSPAUCModel"], MLWritabl
         return self._set(probabilityCol=value)
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
-        check_frame(dataset)
         scored = sf.col(_SCORED)
         outputs = {
             self.getRawPredictionCol(): scored["raw"],
@@ -134,7 +133,6 @@ class BSPAUCModel(Model, BSPAUCModelParams, MLReadable["BSPAUCModel"], MLWritabl
         that the last round would leave out. ``suspicion``: the probability that the label is wrong, calibrated
         from the scores; order by it, descending, to see the rows worth a second look.
         """
-        check_frame(dataset)
         self._check(dataset, dict(zip(AUDIT_COLUMNS, AUDIT_COLUMNS, strict=True)))
         check_labels(dataset, self.getLabelCol())
         label = quoted(self.getLabelCol()).cast("double")
@@ -149,6 +147,7 @@ class BSPAUCModel(Model, BSPAUCModelParams, MLReadable["BSPAUCModel"], MLWritabl
         return scored.select("*", *(sf.col(_SCORED)[n].alias(n) for n in AUDIT_COLUMNS)).drop(_SCORED)
 
     def _check(self, dataset: DataFrame, added: dict[str, str]) -> None:
+        check_frame(dataset)
         features = self.getFeaturesCol()
         check_features(dataset, features)
         check_outputs(dataset, added)

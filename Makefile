@@ -71,6 +71,7 @@ test-lowest: export PATH := $(abspath $(LOWEST))/bin:$(PATH)
 test-lowest: export PYSPARK_PYTHON := $(abspath $(LOWEST))/bin/python
 test-lowest: java $(LOWEST)/.ready
 	$(LOWEST)/bin/python -m pytest $(TOGETHER) tests/spark tests/core
+	$(LOWEST)/bin/python -m pytest -m alone tests/spark
 
 format: setup
 	ruff check --fix .

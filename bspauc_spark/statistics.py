@@ -259,7 +259,8 @@ class Ranking:
         if first < whole:
             total = self._sum(first, whole) - (whole - first) * edge
         if kept > whole:
-            total += (kept - whole) * max(0.0, self.hardness(whole) - edge)
+            total += (kept - whole) * (self.hardness(whole) - edge)
+        # Below 0 only where none of the kept is beyond the edge.
         return max(0.0, total) / len(self)
 
     def losses(self, hardness: FloatArray, kept: float) -> FloatArray:
@@ -275,7 +276,7 @@ class Ranking:
         tails[:-1] = tails[-1:] + np.cumsum(self._segments(starts)[::-1])[::-1]
         total = tails[place] - (whole - starts[place]) * edge
         if kept > whole:
-            total += (kept - whole) * np.maximum(0.0, self.hardness(whole) - edge)
+            total += (kept - whole) * (self.hardness(whole) - edge)
         return np.asarray(np.maximum(0.0, total) / n)
 
     def _sum(self, first: int, last: int) -> float:

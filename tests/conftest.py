@@ -14,12 +14,17 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+import torch.distributed.nn  # torch 2.8 makes a temporary folder now, and keeps it until the process ends.
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.servers import connect_server
 
 os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+# Short-lived JVMs on a few cores: compiling for speed would cost more than it gains.
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+for _jvm in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
+    os.environ.setdefault(_jvm, QUICK_JAVA)
 # Several test processes share the cores: threads that spin for each other would cost tenfold.
 torch.set_num_threads(1)
 
@@ -83,6 +88,7 @@ def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         "spark.driver.memory": "2g",
         "spark.log.level": "ERROR",
         "spark.sql.shuffle.partitions": "4",
+        "spark.executor.extraJavaOptions": QUICK_JAVA,
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
     }
     with contextlib.ExitStack() as ending:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pyspark
 
+from tests.conftest import QUICK_JAVA
 from tests.processes import Driver, descendants, executors, wait_for
 from tests.servers import free_port
 
@@ -62,8 +63,7 @@ class Cluster:
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_LOCAL_DIRS": str(self.folder / "local"),
             "SPARK_DAEMON_MEMORY": "256m",
-            # A dozen short-lived JVMs on a few cores: compiling for speed would cost more than it gains.
-            "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "JAVA_TOOL_OPTIONS": QUICK_JAVA,
             # It would listen on a port of its own.
             "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false",
             "TMPDIR": str(self.folder / "temporary"),

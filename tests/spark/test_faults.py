@@ -89,7 +89,7 @@ def test_figures_for_mlflow_that_find_no_room_cost_no_fit(
         (run,) = mlflow.search_runs(output_format="list")
     finally:
         mlflow.set_tracking_uri(before)
-    assert len(caught) == 1
+    assert len([one for one in caught if one.category is BSPAUCWarning]) == 1
     assert same_bits(model, BSPAUCClassifier(**FAST, stagingDir=str(tmp_path)).fit(moons))
     assert run.info.status == "FINISHED"
     assert run.data.metrics["train_auc"] == pytest.approx(model.summary.rounds[-1].train_auc)

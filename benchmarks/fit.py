@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.solve import seconds
 from benchmarks.theta import Bare
 from benchmarks.transform import session
-from bspauc_spark import BSPAUCClassifier
+from bspauc_spark import BSPAUCClassifier, plan
 from bspauc_spark.columns import Columns
 from bspauc_spark.selection import solve
 from bspauc_spark.shards import NEGATIVES, POSITIVES
@@ -65,7 +65,7 @@ def plain(path: Path, features: int, estimator: BSPAUCClassifier) -> None:
     label = table["label"].to_numpy() == 1
     rows = {POSITIVES: x[label], NEGATIVES: x[~label]}
     spec = NetworkSpec("mlp", features, tuple(estimator.getHiddenLayers()))
-    settings = estimator._settings(0.3)
+    settings = plan.settings(estimator, 0.3)
     some = {name: DenseRows([part[:1]], features) for name, part in rows.items()}
     bare = Bare(Worker(some, spec, settings), rows[POSITIVES], rows[NEGATIVES])
     bare.train(settings.pretrain_steps)

@@ -18,18 +18,17 @@ from pyspark.ml.util import DefaultParamsReadable, DefaultParamsWritable
 from pyspark.sql import DataFrame, SparkSession
 from tqdm.auto import tqdm
 
-from bspauc_spark import algorithm, preflight, tracking
+from bspauc_spark import algorithm, plan, preflight, tracking
 from bspauc_spark.accessors import Accessors
 from bspauc_spark.calibration import fit_calibration
 from bspauc_spark.checkpoint import Checkpoints
-from bspauc_spark.columns import Columns, check_frame, check_outputs
+from bspauc_spark.columns import check_frame, check_outputs
 from bspauc_spark.diagnostics import Diagnostics
 from bspauc_spark.distributed import DistributedWorkers
 from bspauc_spark.errors import CollapseError, DivergedError
 from bspauc_spark.launch import InProcessWorkers, Scores, Workers, one_thread
 from bspauc_spark.model import BSPAUCModel
-from bspauc_spark.pace import AutomaticPace, ExplicitPace, FractionPace, Pace
-from bspauc_spark.params import check_together, learning_params
+from bspauc_spark.params import check_together, learning_params, optional
 from bspauc_spark.persistence import StageReader
 from bspauc_spark.preflight import Placement
 from bspauc_spark.scorer import LossCurves, Scorer, balanced_threshold
@@ -39,16 +38,10 @@ from bspauc_spark.staging import StagedData, stage
 from bspauc_spark.summary import TrainingSummary
 from bspauc_spark.torchjob import Launch
 from bspauc_spark.workers.device import choose_device
-from bspauc_spark.workers.networks import NetworkSpec, median_width
-from bspauc_spark.workers.optimizers import TrainingSettings
-from bspauc_spark.workers.rows import Rows
+from bspauc_spark.workers.networks import NetworkSpec
 from bspauc_spark.workers.serve import Task
 from bspauc_spark.workers.storage import folder, shown
 from bspauc_spark.workers.worker import Worker
-
-# Few rows would be learned by heart, wrong labels included, unless θ decays faster; much faster, and it shrinks to
-# nothing (docs/defaults.md).
-_LEAST_DECAY, _LARGEST_DECAY, _DECAY_ROWS = 0.3, 5.0, 6_000
 
 
 class BSPAUCClassifier(
@@ -155,16 +148,16 @@ class BSPAUCClassifier(
         placement = self._place(spark)
         about: dict[str, Any] = {"started": datetime.datetime.now().astimezone().isoformat(" ", "minutes")}
         start = time.perf_counter()
-        staging_dir = self._optional("stagingDir")
+        staging_dir = optional(self, "stagingDir")
         here = staging_dir is None and not preflight.shares_disks(spark)
-        staged = stage(dataset, self._columns(), staging_dir, here)
+        staged = stage(dataset, plan.columns(self), staging_dir, here)
         try:
             preflight.check_rows(staged.counts[POSITIVES] + staged.counts[NEGATIVES], placement)
             checkpoints = self._checkpoints(staged)
-            spec = self._network(staged.shards.num_features, staged.shards.open)
+            spec = plan.network(self, staged.shards.num_features, staged.shards.open)
             preflight.check_memory(spec, staged.shards.sparse, self.getBatchSize())
             about |= self._about(placement, staged)
-            decay = self._decay(staged.counts)
+            decay = plan.decay(self, staged.counts)
             about["params"]["regParam"] = decay
             with tracking.run(self.getTracking(), self._parent_run, about) as run:
                 with self._workers(spark, placement, staged, spec, decay) as workers:
@@ -199,10 +192,10 @@ class BSPAUCClassifier(
 
     def _place(self, spark: SparkSession) -> Placement:
         """Where the θ side runs; every error that can be known before the rows are staged."""
-        placement = preflight.place(spark, self.getNumProcesses(), self._optional("localMode"), self.getUseGpu())
+        placement = preflight.place(spark, self.getNumProcesses(), optional(self, "localMode"), self.getUseGpu())
         if placement.processes == 0:
             choose_device(self.getUseGpu())
-        preflight.check_staging(spark, self._optional("stagingDir"), placement)
+        preflight.check_staging(spark, optional(self, "stagingDir"), placement)
         if self.isDefined("checkpointDir"):
             preflight.check_checkpoint_dir(self.getCheckpointDir())
         return placement
@@ -222,7 +215,7 @@ class BSPAUCClassifier(
         task = Task(
             shards=staged.shards,
             spec=spec,
-            settings=dataclasses.replace(self._settings(decay), threads=placement.threads),
+            settings=dataclasses.replace(plan.settings(self, decay), threads=placement.threads),
             use_gpu=self.getUseGpu(),
         )
         if placement.processes:
@@ -258,12 +251,12 @@ class BSPAUCClassifier(
 
             return algorithm.fit(
                 workers,
-                self._pace(),
+                plan.pace(self),
                 rounds,
                 # Decoupled decay shrinks θ beside the descent on L; it is no term of L.
                 tau=0.0 if self.getOptimizer() == "adamw" else decay,
                 ensure_descent=self.getEnsureDescent(),
-                patience=self.getPatience() if self._optional("validationIndicatorCol") else 0,
+                patience=self.getPatience() if optional(self, "validationIndicatorCol") else 0,
                 on_round=show,
                 checkpoints=checkpoints,
             )
@@ -299,77 +292,6 @@ class BSPAUCClassifier(
         model = BSPAUCModel(scorer)
         model._resetUid(self.uid)
         return self._copyValues(model)
-
-    def _optional(self, name: str) -> Any:
-        return self.getOrDefault(name) if self.isDefined(name) else None
-
-    def _columns(self) -> Columns:
-        return Columns(
-            self.getFeaturesCol(),
-            self.getLabelCol(),
-            self._optional("validationIndicatorCol"),
-            self.getPositiveLabel(),
-            not self.isSet("positiveLabel"),
-        )
-
-    def _network(self, num_features: int, rows: Callable[[], Mapping[str, Rows]]) -> NetworkSpec:
-        """What is to be learned; ``rows`` gives the training rows, where their distances count."""
-        kind = self.getNetwork()
-        if kind != "kernel":
-            layers = tuple(self.getHiddenLayers()) if kind == "mlp" else ()
-            preflight.check_weights(num_features, layers, rows)
-            return NetworkSpec(kind, num_features, layers)
-        count, width = self.getNumRandomFeatures(), self.getKernelWidth()
-        preflight.check_frequencies(num_features, count)
-        if isinstance(width, str):
-            width = median_width({name: one for name, one in rows().items() if name in (POSITIVES, NEGATIVES)})
-        # RandomState takes 32 bits.
-        return NetworkSpec(kind, num_features, (), count, width, self.getSeed() % 2**32)
-
-    def _decay(self, counts: Mapping[str, int]) -> float:
-        """``regParam``, or what stands for it where it is not set."""
-        if self.isDefined("regParam"):
-            return self.getRegParam()
-        if self.getNetwork() != "mlp" or self.getOptimizer() != "adamw":
-            return _LEAST_DECAY
-        wanted = _DECAY_ROWS / (counts[POSITIVES] + counts[NEGATIVES])
-        return min(max(wanted, _LEAST_DECAY), _LARGEST_DECAY)
-
-    def _settings(self, decay: float) -> TrainingSettings:
-        return TrainingSettings(
-            optimizer=self.getOptimizer(),
-            learning_rate=self.getLearningRate(),
-            batch_size=self.getBatchSize(),
-            steps=self.getStepsPerRound(),
-            tau=decay,
-            pairing=self.getPairing(),
-            averaging=self.getAveraging(),
-            seed=self.getSeed() % 2**64,
-            pretrain_steps=self.getPretrainSteps(),
-            pretrain_fraction=self.getPretrainFraction(),
-            features_per_step=self.getFeaturesPerStep(),
-            exact_rows=self.getExactRows(),
-            mixed_precision=self.getMixedPrecision(),
-        )
-
-    def _pace(self) -> Pace | None:
-        if not self.getSelfPaced():
-            return None
-        mu, first, last = (self._optional(name) for name in ("mu", "paceStart", "paceEnd"))
-        if self.getPaceSchedule() == "fraction":
-            if last is None and mu is None:
-                return AutomaticPace(first, self.getRounds(), self.getNu())
-            last = 1.0 if last is None else last
-            return FractionPace(min(first or 0.5, last), last, self.getRounds(), self.getNu(), mu)
-        largest = self.getLambdaMax()
-        return ExplicitPace(
-            first=self._optional("lambdaInit"),
-            largest=largest,
-            rounds=self.getRounds(),
-            growth=self.getLambdaGrowth() if self.getPaceSchedule() == "geometric" else None,
-            mu=self.getNu() * largest if mu is None else mu,
-            fraction=first or 0.5,
-        )
 
 
 def _final_selection(last: Selection, scores: Scores) -> Selection:

@@ -301,6 +301,11 @@ _NOT_LEARNING = {
 }
 
 
+def optional(params: BSPAUCParams, name: str) -> Any:
+    """The Param's value, or None where it has none."""
+    return params.getOrDefault(name) if params.isDefined(name) else None
+
+
 def learning_params(params: BSPAUCParams) -> dict[str, Any]:
     """The Params that decide what is learned from given rows, by name."""
     values = {param.name: params.getOrDefault(param) for param in params.params if params.isDefined(param)}

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from bspauc_spark import algorithm
+from bspauc_spark import algorithm, plan
 from bspauc_spark.baselines import KOIL, OPAUC, PPD, CrossEntropy
 from bspauc_spark.baselines.rows import BoolArray, Matrix, as_rows
 from bspauc_spark.estimator import BSPAUCClassifier
@@ -64,9 +64,9 @@ def fit_arrays(estimator: BSPAUCClassifier, x: Matrix, y: BoolArray, held: BoolA
         kinds |= {VALIDATION_POSITIVES: y & held, VALIDATION_NEGATIVES: ~y & held}
     rows = {kind: as_rows(x[chosen]) for kind, chosen in kinds.items()}
     with one_thread():
-        settings = estimator._settings(estimator._decay({kind: len(some) for kind, some in rows.items()}))
-        worker = Worker(rows, estimator._network(x.shape[1], lambda: rows), settings)
-        outcome = algorithm.fit(InProcessWorkers(worker), estimator._pace(), estimator.getRounds(), tau=0.0)
+        settings = plan.settings(estimator, plan.decay(estimator, {kind: len(some) for kind, some in rows.items()}))
+        worker = Worker(rows, plan.network(estimator, x.shape[1], lambda: rows), settings)
+        outcome = algorithm.fit(InProcessWorkers(worker), plan.pace(estimator), estimator.getRounds(), tau=0.0)
     return ArrayFit(worker, outcome)
 
 

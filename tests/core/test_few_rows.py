@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from bspauc_spark import BSPAUCClassifier
+from bspauc_spark import BSPAUCClassifier, plan
 from bspauc_spark.reproduction.methods import fit_arrays
 from bspauc_spark.shards import NEGATIVES, POSITIVES
 
@@ -14,10 +14,10 @@ from bspauc_spark.shards import NEGATIVES, POSITIVES
 @pytest.mark.parametrize(("rows", "decay"), [(10**6, 0.3), (20_000, 0.3), (4_000, 1.5), (1_200, 5.0), (10, 5.0)])
 def test_it_grows_as_rows_get_fewer_up_to_a_limit(rows: int, decay: float) -> None:
     counts = {POSITIVES: rows // 10, NEGATIVES: rows - rows // 10}
-    assert BSPAUCClassifier()._decay(counts) == pytest.approx(decay)
-    assert BSPAUCClassifier(regParam=0.01)._decay(counts) == 0.01
-    assert BSPAUCClassifier(network="linear")._decay(counts) == 0.3
-    assert BSPAUCClassifier(optimizer="sgd")._decay(counts) == 0.3
+    assert plan.decay(BSPAUCClassifier(), counts) == pytest.approx(decay)
+    assert plan.decay(BSPAUCClassifier(regParam=0.01), counts) == 0.01
+    assert plan.decay(BSPAUCClassifier(network="linear"), counts) == 0.3
+    assert plan.decay(BSPAUCClassifier(optimizer="sgd"), counts) == 0.3
 
 
 def test_a_few_hundred_rows_with_wrong_labels_are_not_learned_by_heart() -> None:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bspauc_spark import BSPAUCClassifier
+from bspauc_spark import BSPAUCClassifier, plan
 from bspauc_spark.errors import BSPAUCError, InvalidParamError
 from bspauc_spark.launch import InProcessWorkers, one_thread
 from bspauc_spark.params import check_together
@@ -268,9 +268,9 @@ def fit(estimator: BSPAUCClassifier, rows: dict[str, Rows], sparse: bool) -> Sco
     counts = {kind: len(rows[kind]) if kind in rows else 0 for kind in KINDS}
     width = rows[POSITIVES].num_features
     staged = StagedData(Shards("", {}, width, sparse), counts, (0.0, 1.0), 1.0, "")
-    spec, decay = estimator._network(width, lambda: rows), estimator._decay(counts)
+    spec, decay = plan.network(estimator, width, lambda: rows), plan.decay(estimator, counts)
     with one_thread():
-        workers = InProcessWorkers(Worker(rows, spec, estimator._settings(decay)))
+        workers = InProcessWorkers(Worker(rows, spec, plan.settings(estimator, decay)))
         outcome = estimator._run(workers, decay, None, lambda _: None)
         return estimator._finish(staged, spec, outcome, {}).scorer
 

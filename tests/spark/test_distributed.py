@@ -20,7 +20,7 @@ from pyspark.ml.torch.distributor import TorchDistributor
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from bspauc_spark import BSPAUCClassifier, BSPAUCModel, algorithm, torchjob
+from bspauc_spark import BSPAUCClassifier, BSPAUCModel, algorithm, plan, torchjob
 from bspauc_spark.columns import Columns
 from bspauc_spark.distributed import DistributedWorkers
 from bspauc_spark.errors import DivergedError, InvalidDataError, PlacementError, WorkerError
@@ -327,7 +327,7 @@ def staged(moons: DataFrame) -> Iterator[StagedData]:
 
 
 def task_of(staged: StagedData) -> Task:
-    settings = BSPAUCClassifier(**FAST)._settings(decay=0.3)
+    settings = plan.settings(BSPAUCClassifier(**FAST), tau=0.3)
     return Task(staged.shards, NetworkSpec("mlp", 6, (16, 16)), settings)
 
 

@@ -1,0 +1,95 @@
+"""What the Params of a fit ask for, as the plain values that the algorithm and the workers take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from bspauc_spark import preflight
+from bspauc_spark.accessors import Accessors
+from bspauc_spark.columns import Columns
+from bspauc_spark.pace import AutomaticPace, ExplicitPace, FractionPace, Pace
+from bspauc_spark.params import optional
+from bspauc_spark.shards import NEGATIVES, POSITIVES
+from bspauc_spark.workers.networks import NetworkSpec, median_width
+from bspauc_spark.workers.optimizers import TrainingSettings
+from bspauc_spark.workers.rows import Rows
+
+# Few rows would be learned by heart, wrong labels included, unless θ decays faster; much faster, and it shrinks to
+# nothing (docs/defaults.md).
+_LEAST_DECAY, _LARGEST_DECAY, _DECAY_ROWS = 0.3, 5.0, 6_000
+
+
+def columns(params: Accessors) -> Columns:
+    """The columns to learn from."""
+    return Columns(
+        params.getFeaturesCol(),
+        params.getLabelCol(),
+        optional(params, "validationIndicatorCol"),
+        params.getPositiveLabel(),
+        not params.isSet("positiveLabel"),
+    )
+
+
+def network(params: Accessors, num_features: int, rows: Callable[[], Mapping[str, Rows]]) -> NetworkSpec:
+    """What is to be learned; ``rows`` gives the training rows, where their distances count."""
+    kind = params.getNetwork()
+    if kind != "kernel":
+        layers = tuple(params.getHiddenLayers()) if kind == "mlp" else ()
+        preflight.check_weights(num_features, layers, rows)
+        return NetworkSpec(kind, num_features, layers)
+    count, width = params.getNumRandomFeatures(), params.getKernelWidth()
+    preflight.check_frequencies(num_features, count)
+    if isinstance(width, str):
+        width = median_width({name: one for name, one in rows().items() if name in (POSITIVES, NEGATIVES)})
+    # RandomState takes 32 bits.
+    return NetworkSpec(kind, num_features, (), count, width, params.getSeed() % 2**32)
+
+
+def decay(params: Accessors, counts: Mapping[str, int]) -> float:
+    """``regParam``, or what stands for it where it is not set."""
+    if params.isDefined("regParam"):
+        return params.getRegParam()
+    if params.getNetwork() != "mlp" or params.getOptimizer() != "adamw":
+        return _LEAST_DECAY
+    wanted = _DECAY_ROWS / (counts[POSITIVES] + counts[NEGATIVES])
+    return min(max(wanted, _LEAST_DECAY), _LARGEST_DECAY)
+
+
+def settings(params: Accessors, tau: float) -> TrainingSettings:
+    """How a θ block is trained, with the decay ``tau``."""
+    return TrainingSettings(
+        optimizer=params.getOptimizer(),
+        learning_rate=params.getLearningRate(),
+        batch_size=params.getBatchSize(),
+        steps=params.getStepsPerRound(),
+        tau=tau,
+        pairing=params.getPairing(),
+        averaging=params.getAveraging(),
+        seed=params.getSeed() % 2**64,
+        pretrain_steps=params.getPretrainSteps(),
+        pretrain_fraction=params.getPretrainFraction(),
+        features_per_step=params.getFeaturesPerStep(),
+        exact_rows=params.getExactRows(),
+        mixed_precision=params.getMixedPrecision(),
+    )
+
+
+def pace(params: Accessors) -> Pace | None:
+    """How λ rises; None where every row counts from the start."""
+    if not params.getSelfPaced():
+        return None
+    mu, first, last = (optional(params, name) for name in ("mu", "paceStart", "paceEnd"))
+    if params.getPaceSchedule() == "fraction":
+        if last is None and mu is None:
+            return AutomaticPace(first, params.getRounds(), params.getNu())
+        last = 1.0 if last is None else last
+        return FractionPace(min(first or 0.5, last), last, params.getRounds(), params.getNu(), mu)
+    largest = params.getLambdaMax()
+    return ExplicitPace(
+        first=optional(params, "lambdaInit"),
+        largest=largest,
+        rounds=params.getRounds(),
+        growth=params.getLambdaGrowth() if params.getPaceSchedule() == "geometric" else None,
+        mu=params.getNu() * largest if mu is None else mu,
+        fraction=first or 0.5,
+    )

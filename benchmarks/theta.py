@@ -46,8 +46,8 @@ class Bare:
 
     def __init__(self, worker: Worker, positives: Any, negatives: Any) -> None:
         self.x = (torch.from_numpy(positives), torch.from_numpy(negatives))
-        self.network = worker.network.to_sequential()
-        self.average = worker.network.to_sequential()
+        self.network = worker.theta.network.to_sequential()
+        self.average = worker.theta.network.to_sequential()
         self.batch = worker.settings.batch_size
         self.optimizer = torch.optim.AdamW(self.network.parameters(), lr=3e-3, weight_decay=0.3, fused=True)
         self.ones = torch.ones(self.batch)
@@ -92,7 +92,7 @@ def main() -> None:
         for repeat in range(args.repeats + 1):
             ours = seconds(lambda: worker._run(weights, args.steps, 1.0))
             theirs = seconds(lambda: bare.train(args.steps))
-            ours_score = seconds(lambda: [score_rows(worker.average, some) for some in rows.values()])
+            ours_score = seconds(lambda: [score_rows(worker.theta.average, some) for some in rows.values()])
             theirs_score = seconds(bare.score)
             if repeat:  # the first one warms up
                 ratios["theta_block"].append(theirs / ours)

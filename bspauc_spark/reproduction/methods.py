@@ -52,8 +52,8 @@ class ArrayFit:
     def score(self, x: Matrix) -> Any:
         """Scores by the θ that the fit kept."""
         weights = {name: torch.from_numpy(array) for name, array in self.outcome.weights.items()}
-        self.worker.average.load_state_dict(weights)
-        return score_rows(self.worker.average, as_rows(x))
+        self.worker.theta.average.load_state_dict(weights)
+        return score_rows(self.worker.theta.average, as_rows(x))
 
 
 def fit_arrays(estimator: BSPAUCClassifier, x: Matrix, y: BoolArray, held: BoolArray | None = None) -> ArrayFit:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,13 +20,13 @@ from bspauc_spark.statistics import OrderedScores, pair_sum
 from bspauc_spark.workers import pulse
 from bspauc_spark.workers.device import place_rows
 from bspauc_spark.workers.group import Alone, Group
-from bspauc_spark.workers.networks import LayeredNetwork, NetworkSpec, ScoringNetwork
-from bspauc_spark.workers.optimizers import TrainingSettings, adam_epsilon, make_optimizer, move_average
+from bspauc_spark.workers.networks import NetworkSpec
+from bspauc_spark.workers.optimizers import TrainingSettings
 from bspauc_spark.workers.pairs import EXPLOSION, PAIRINGS, refuse_explosion
-from bspauc_spark.workers.rows import Batch, Rows, SparseBatch, concat, to_device
+from bspauc_spark.workers.rows import Batch, Rows, concat, to_device
 from bspauc_spark.workers.scoring import score_rows
 from bspauc_spark.workers.state import check_state
-from bspauc_spark.workers.table import LazyTable
+from bspauc_spark.workers.theta import Theta, copies
 
 FloatArray: TypeAlias = npt.NDArray[np.float32]
 IntArray: TypeAlias = npt.NDArray[np.int64]
@@ -68,12 +67,7 @@ class Worker:
         init, draw = np.random.SeedSequence(settings.seed).generate_state(2, np.uint64)
         self._generator = torch.Generator().manual_seed(int(draw) >> 1)
         columns = used_columns(self.group, rows) if spec.kind != "kernel" else None
-        self.network = spec.build(torch.Generator().manual_seed(int(init) >> 1), columns)
-        self.network.to(torch.device(settings.device))
-        self.average = copy.deepcopy(self.network) if settings.averaging > 0 else self.network
-        self._table = self._lazy_table() if columns is not None else None
-        self._optimizer = make_optimizer(self._whole_parameters(), spec, settings)
-        self._steps_done = 0
+        self.theta = Theta(spec, settings, columns, int(init) >> 1)
         self._scores: dict[str, FloatArray] | None = None
         self._before_block: tuple[dict[str, npt.NDArray[Any]], dict[str, FloatArray]] | None = None
         self._weights: dict[str, FloatArray] = {}
@@ -81,11 +75,15 @@ class Worker:
     def scores(self) -> dict[str, FloatArray]:
         """Scores of own rows under the averaged θ, in the rows' order; the last pass is reused."""
         if self._scores is None:
-            scores = {name: score_rows(self.average, rows, self.settings.threads) for name, rows in self.rows.items()}
+            scores = {
+                name: score_rows(self.theta.average, rows, self.settings.threads) for name, rows in self.rows.items()
+            }
             bad = sum(len(s) - int(np.isfinite(s).sum()) for s in scores.values())
             bad = int(self.group.counts(bad).sum())
             if bad:
-                narrow = ", or kernelWidth is far below the distances of rows" * (self.average.spec.kind == "kernel")
+                narrow = ", or kernelWidth is far below the distances of rows" * (
+                    self.theta.average.spec.kind == "kernel"
+                )
                 raise DivergedError(
                     f"{bad:,} scores are NaN or infinite: θ diverged, or features are huge{narrow}. Lower "
                     "learningRate, or scale the features to [-1, 1]."
@@ -110,7 +108,7 @@ class Worker:
     def penalty(self) -> float:
         """``Ω(θ)`` of the averaged θ."""
         with torch.no_grad():
-            return float(self.average.penalty())
+            return float(self.theta.average.penalty())
 
     def pretrain(self, rate: float = 1.0) -> float:
         """Train on a small random share of both classes, all of it with weight 1; returns the mean pair loss.
@@ -204,46 +202,21 @@ class Worker:
 
     def weights(self) -> dict[str, npt.NDArray[Any]]:
         """A copy of the averaged θ, by name."""
-        return {name: tensor.detach().cpu().numpy().copy() for name, tensor in self.average.state_dict().items()}
+        return copies(self.theta.average.state_dict())
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """All that the next block depends on, beside the rows, as arrays by name; the same on every rank."""
-        arrays = {name: tensor.detach().cpu().numpy().copy() for name, tensor in self._tensors().items()}
-        return {**arrays, "generator": self._generator.get_state().numpy(), "steps_done": np.array(self._steps_done)}
-
-    def _tensors(self) -> dict[str, Tensor]:
-        tensors = {f"network.{name}": tensor for name, tensor in self.network.state_dict().items()}
-        tensors |= {f"average.{name}": tensor for name, tensor in self.average.state_dict().items()}
-        for number, values in self._optimizer.state_dict()["state"].items():
-            tensors |= {f"optimizer.{number}.{name}": tensor for name, tensor in values.items()}
-        if self._table is not None:
-            tensors |= {f"table.{name}": tensor for name, tensor in self._table.moments.items()}
-        return tensors
+        return {**self.theta.state(), "generator": self._generator.get_state().numpy()}
 
     def load_state(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Return to a state that ``state`` gave; ``MalformedError`` if it cannot have been this worker's."""
-        parameters = self._whole_parameters() if self.settings.optimizer != "sgd" else []
-        check_state(state, self._tensors(), parameters, self._generator)
-        tensors: dict[str, dict[str, Tensor]] = {"network": {}, "average": {}, "optimizer": {}, "table": {}}
-        for name, array in state.items():
-            kind, _, rest = name.partition(".")
-            if kind in tensors:
-                tensors[kind][rest] = torch.from_numpy(array.copy())
-        self.network.load_state_dict(tensors["network"])
-        self.average.load_state_dict(tensors["average"])
-        for name, tensor in tensors["table"].items():
-            assert self._table is not None
-            self._table.moments[name].copy_(tensor)
-        moments: dict[int, dict[str, Tensor]] = {}
-        for name, tensor in tensors["optimizer"].items():
-            number, _, rest = name.partition(".")
-            moments.setdefault(int(number), {})[rest] = tensor
-        self._optimizer.load_state_dict({**self._optimizer.state_dict(), "state": moments})
+        optimized = self.theta.parameters if self.settings.optimizer != "sgd" else []
+        check_state(state, self.theta.tensors(), optimized, self._generator)
+        self.theta.load(state)
         try:
             self._generator.set_state(torch.from_numpy(state["generator"].copy()))
         except RuntimeError as error:
             raise MalformedError("state.generator is no state of a random generator") from error
-        self._steps_done = int(state["steps_done"])
         self._scores = None
 
     def _run(self, weights: Mapping[str, FloatArray], steps: int, rate: float) -> float:
@@ -253,16 +226,11 @@ class Worker:
         that of the whole batch, so pairs join rows of different ranks; each rank sends back the gradient that is due
         to its own rows, and their sum is the gradient that one process would get.
         """
-        settings, batch_size = self.settings, self.settings.batch_size
+        settings, batch_size, theta = self.settings, self.settings.batch_size, self.theta
         device = torch.device(settings.device)
         loss_of = PAIRINGS[settings.pairing]
-        parameters = self._whole_parameters()
         kept = {name: np.flatnonzero(weights[name]) for name in (POSITIVES, NEGATIVES)}
-        for group in self._optimizer.param_groups:
-            group["lr"] = settings.learning_rate * rate
-        if self._table is not None:
-            self._table.begin(settings.learning_rate * rate, steps, self._steps_done)
-
+        theta.begin(rate, steps)
         total = torch.zeros((), device=device)
         for done in range(0, steps, _STEPS_PER_DRAW):
             count = min(_STEPS_PER_DRAW, steps - done)
@@ -274,28 +242,20 @@ class Worker:
                 places = torch.from_numpy(np.flatnonzero(np.concatenate((p, q)) >= 0)).to(device)
                 batch = self._batch(p[p >= 0], q[q >= 0], device)
                 with torch.autocast(device.type, torch.bfloat16, enabled=settings.mixed_precision):
-                    own = self.network(batch).float() if len(places) else torch.zeros(0, device=device)
+                    own = theta.network(batch).float() if len(places) else torch.zeros(0, device=device)
                 scores = self.group.join(own.detach(), places, 2 * batch_size).requires_grad_()
                 loss = loss_of(scores[:batch_size], scores[batch_size:], v[step], u[step])
                 (due,) = torch.autograd.grad(loss, scores)
-                self._optimizer.zero_grad(set_to_none=True)
+                theta.optimizer.zero_grad(set_to_none=True)
                 if len(places):
                     own.backward(due[places])
-                self.group.sum_gradients(parameters)
-                self.network.restrict_gradients(self._steps_done, settings.features_per_step)
-                self._optimizer.step()
-                if self._table is not None:
-                    assert isinstance(batch, SparseBatch)
-                    self._table.step(*self.group.sum_rows(*self._table.gradient(batch)))
-                self._update_average()
+                theta.step(batch, self.group)
                 total += loss.detach()
                 pulse.beat()
-        if self._table is not None:
-            self._table.settle()
+        theta.settle(self.group)
         self._scores = None
-        self._align()
         mean = float(total) / max(1, steps)
-        if not np.isfinite(mean) or not all(bool(p.isfinite().all()) for p in self.network.parameters()):
+        if not np.isfinite(mean) or not theta.is_finite():
             raise DivergedError(
                 f"The θ block diverged: mean pair loss {mean} over {steps} steps at learningRate "
                 f"{settings.learning_rate * rate:g}. {self._remedy(rate)}"
@@ -332,45 +292,8 @@ class Worker:
         return self.group.join(own, torch.from_numpy(places), rows.size).view(rows.shape)
 
     def _batch(self, positives: IntArray, negatives: IntArray, device: torch.device) -> Batch:
-        batch = concat(
-            to_device(self.rows[POSITIVES].take(positives), device),
-            to_device(self.rows[NEGATIVES].take(negatives), device),
-        )
-        if self._table is None:
-            return batch
-        assert isinstance(batch, SparseBatch)
-        return self._table.multiply(batch)
-
-    def _lazy_table(self) -> LazyTable:
-        assert isinstance(self.network, LayeredNetwork)
-        assert isinstance(self.average, LayeredNetwork)
-        return LazyTable(
-            self.network.first,
-            self.average.first,
-            optimizer=self.settings.optimizer,
-            tau=self.settings.tau,
-            averaging=self.settings.averaging,
-            epsilon=adam_epsilon(self.network.spec),
-        )
-
-    def _whole_parameters(self, network: ScoringNetwork | None = None) -> list[Tensor]:
-        """Those parameters of which every step moves all."""
-        network = self.network if network is None else network
-        return [p for name, p in network.named_parameters() if self._table is None or name != "first.weight"]
-
-    @torch.no_grad()
-    def _align(self) -> None:
-        moments = [value for state in self._optimizer.state.values() for value in state.values()]
-        moments += self._table.moments.values() if self._table is not None else ()
-        both = (*self.network.parameters(), *self.average.parameters())
-        self.group.align([*(parameter.detach() for parameter in both), *moments])
-
-    def _update_average(self) -> None:
-        self._steps_done += 1
-        if self.average is self.network:
-            return
-        averages, now = self._whole_parameters(self.average), self._whole_parameters()
-        move_average(averages, now, self.settings.averaging, self._steps_done)
+        rows = (self.rows[POSITIVES].take(positives), self.rows[NEGATIVES].take(negatives))
+        return self.theta.look_up(concat(*(to_device(some, device) for some in rows)))
 
 
 def _size(part: FloatArray | Histogram) -> int:

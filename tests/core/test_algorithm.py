@@ -205,7 +205,7 @@ def test_pretraining_that_explodes_is_redone_slower(caplog: pytest.LogCaptureFix
 def test_a_loss_that_was_large_before_pretraining_is_no_explosion(monkeypatch: pytest.MonkeyPatch) -> None:
     def pretrained() -> InProcessWorkers:
         team = workers()
-        network, average = team._worker.network, team._worker.average
+        network, average = team._worker.theta.network, team._worker.theta.average
         network.load_state_dict({name: 30 * tensor for name, tensor in network.state_dict().items()})
         average.load_state_dict(network.state_dict())
         team.pretrain()
@@ -265,8 +265,8 @@ class BreaksInStep(LayeredNetwork):
 )
 def test_a_nan_in_a_step_costs_the_round_it_happens_in_and_no_more(broken: set[int], factors: list[float]) -> None:
     team = workers()
-    team._worker.network.__class__ = BreaksInStep
-    team._worker.network.broken = frozenset(broken)
+    team._worker.theta.network.__class__ = BreaksInStep
+    team._worker.theta.network.broken = frozenset(broken)
     outcome = algorithm.fit(team, AutomaticPace(None, 3, 1.0), 3, tau=0.001)
     assert [row.learning_rate_factor for row in outcome.history] == factors
     assert outcome.history[-1].train_auc > 0.7
@@ -275,8 +275,8 @@ def test_a_nan_in_a_step_costs_the_round_it_happens_in_and_no_more(broken: set[i
 
 def test_training_that_cannot_go_on_leaves_the_last_good_theta() -> None:
     team = workers()
-    team._worker.network.__class__ = BreaksInStep
-    team._worker.network.broken = frozenset(range(61, 1000))
+    team._worker.theta.network.__class__ = BreaksInStep
+    team._worker.theta.network.broken = frozenset(range(61, 1000))
     with pytest.raises(DivergedError) as caught:
         algorithm.fit(team, None, 5, tau=0.001)
     assert caught.value.outcome is not None

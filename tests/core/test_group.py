@@ -102,20 +102,20 @@ def _gradients(group: Group, pairing: str, cut: str) -> list[torch.Tensor]:
     rows = shares(CUTS[cut], group.rank, sparse=cut == "uneven")
     worker = Worker(rows, SPEC, settings(pairing=pairing, steps=1), group)
     seen: list[torch.Tensor] = []
-    step = worker._optimizer.step
-    whole = worker._whole_parameters()
-    worker._optimizer.step = lambda *_: seen.extend(p.grad.clone() for p in whole) or step()
-    if worker._table is None:
+    step = worker.theta.optimizer.step
+    whole = worker.theta.parameters
+    worker.theta.optimizer.step = lambda *_: seen.extend(p.grad.clone() for p in whole) or step()
+    if worker.theta.table is None:
         worker.train(selection_of(one_process().scores()))
         return seen
-    move = worker._table.step
+    move = worker.theta.table.step
 
     def spy(named: torch.Tensor, gradient: torch.Tensor) -> None:
         assert named.tolist() == list(range(5))
         seen.insert(0, gradient.clone())
         move(named, gradient)
 
-    worker._table.step = spy  # type: ignore[method-assign]
+    worker.theta.table.step = spy  # type: ignore[method-assign]
     worker.train(selection_of(one_process().scores()))
     return seen
 
@@ -133,7 +133,7 @@ def bare_gradients(pairing: str) -> list[torch.Tensor]:
     draws = []
     draw = worker._draw
     worker._draw = lambda kept, steps: draws.append(draw(kept, steps)) or draws[-1]  # type: ignore[method-assign]
-    plain = worker.network.to_sequential().double()
+    plain = worker.theta.network.to_sequential().double()
     worker.train(selection)
     p, q = draws[0][0], draws[1][0]
     s, r = (plain(torch.from_numpy(data()[name][rows]).double()) for name, rows in ((POSITIVES, p), (NEGATIVES, q)))

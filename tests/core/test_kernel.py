@@ -85,7 +85,7 @@ def test_one_feature_a_step_and_as_many_steps_as_features_is_algorithm_3_to_the_
     assert len(draws) == count
 
     wanted = algorithm_3(data(), draws, v, u, count)
-    found = worker.network.alpha.detach().numpy()[:, 0]
+    found = worker.theta.network.alpha.detach().numpy()[:, 0]
     np.testing.assert_allclose(found[:count], wanted[:, 0], atol=1e-6)
     np.testing.assert_allclose(found[count:], wanted[:, 1], atol=1e-6)
     assert np.abs(wanted).max() > 0.01
@@ -95,11 +95,11 @@ def test_a_block_of_features_moves_and_the_others_only_decay() -> None:
     count = 10
     worker = Worker(dense(data()), spec_of(count), settings(steps=1, features_per_step=4))
     with torch.no_grad():
-        worker.network.alpha.fill_(1.0)
+        worker.theta.network.alpha.fill_(1.0)
     for moved in ({0, 1, 2, 3}, {4, 5, 6, 7}, {8, 9, 0, 1}):
-        before = worker.network.alpha.detach().clone()
+        before = worker.theta.network.alpha.detach().clone()
         worker.train(EVERYTHING)
-        decayed = (worker.network.alpha.detach() - (1 - 2.0 * 0.05) * before).abs()[:, 0] < 1e-7
+        decayed = (worker.theta.network.alpha.detach() - (1 - 2.0 * 0.05) * before).abs()[:, 0] < 1e-7
         still = {i for i in range(count) if decayed[i] and decayed[count + i]}
         assert still == set(range(count)) - moved
 
@@ -182,7 +182,7 @@ def test_the_state_holds_alpha_and_no_frequencies() -> None:
 def test_plain_torch_modules_compute_the_same() -> None:
     worker = Worker(dense(data()), spec_of(100), settings())
     worker.train(SELECTION)
-    plain = worker.network.to_sequential()
+    plain = worker.theta.network.to_sequential()
     with torch.no_grad():
         found = plain(torch.from_numpy(data()[POSITIVES])).numpy()
     np.testing.assert_allclose(found, worker.scores()[POSITIVES], atol=1e-6)

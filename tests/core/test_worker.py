@@ -111,7 +111,7 @@ def test_one_sgd_step_is_line_5_of_algorithm_2(pairing: str, monkeypatch: pytest
     worker = make("linear", pairing=pairing, steps=1, tau=0.5)
     selection = select(worker)
     v, u = weights_of(worker, selection)
-    w, b = (p.double().numpy() for p in parameters(worker.network))
+    w, b = (p.double().numpy() for p in parameters(worker.theta.network))
     steps = record_draws(worker, monkeypatch)
     loss = worker.train(selection)
 
@@ -124,7 +124,7 @@ def test_one_sgd_step_is_line_5_of_algorithm_2(pairing: str, monkeypatch: pytest
         if xi > 0:
             gradient += v[p[i]] * u[q[j]] * (xq[j] - xp[i]) / len(pairs)
             total += v[p[i]] * u[q[j]] * xi / len(pairs)
-    new_w, new_b = (t.double().numpy() for t in parameters(worker.network))
+    new_w, new_b = (t.double().numpy() for t in parameters(worker.theta.network))
     np.testing.assert_allclose(new_w[:, 0], (1 - 0.1 * 0.5) * w[:, 0] - 0.1 * gradient, atol=1e-6)
     np.testing.assert_allclose(new_b, (1 - 0.1 * 0.5) * b, atol=1e-6)
     assert loss == pytest.approx(total, rel=1e-5)
@@ -138,7 +138,7 @@ def test_several_steps_equal_a_bare_torch_loop(optimizer: str, rate: float, monk
     worker = make(kind, optimizer=optimizer, steps=70, learning_rate=0.01, tau=0.1)
     selection = select(worker)
     v, u = (torch.from_numpy(w) for w in weights_of(worker, selection))
-    plain = worker.network.to_sequential().double()
+    plain = worker.theta.network.to_sequential().double()
     steps = record_draws(worker, monkeypatch)
     mean_loss = worker.train(selection, rate)
 
@@ -155,7 +155,7 @@ def test_several_steps_equal_a_bare_torch_loop(optimizer: str, rate: float, monk
         bare.step()
         losses.append(loss.item())
     if optimizer != "adamw":
-        assert_same_network(worker.network, plain.float(), 1e-4)
+        assert_same_network(worker.theta.network, plain.float(), 1e-4)
     with torch.no_grad():
         wanted = plain.float()(torch.from_numpy(np.concatenate(list(data().values())))).numpy()
     found = np.concatenate(list(worker.scores().values()))
@@ -179,7 +179,7 @@ def test_rare_features_of_wide_rows_are_not_learned_by_heart(monkeypatch: pytest
         return float(roc_auc_score(np.concatenate([truth[label], truth[~label]]), both))
 
     ours = clean_auc()
-    for module in ("optimizers", "worker"):
+    for module in ("optimizers", "theta"):
         monkeypatch.setattr(f"bspauc_spark.workers.{module}.adam_epsilon", lambda spec: 1e-8)
     assert ours > 0.99
     assert clean_auc() < 0.97
@@ -187,9 +187,9 @@ def test_rare_features_of_wide_rows_are_not_learned_by_heart(monkeypatch: pytest
 
 def test_the_average_is_an_ema_with_a_short_memory_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
     worker = make(averaging=0.6, steps=20, learning_rate=0.5)
-    first, seen = parameters(worker.network), []
-    step = worker._optimizer.step
-    monkeypatch.setattr(worker._optimizer, "step", lambda: (step(), seen.append(parameters(worker.network))))
+    first, seen = parameters(worker.theta.network), []
+    step = worker.theta.optimizer.step
+    monkeypatch.setattr(worker.theta.optimizer, "step", lambda: (step(), seen.append(parameters(worker.theta.network))))
     worker.train(EVERYTHING)
     worker.train(EVERYTHING)
     average = [p.double() for p in first]
@@ -197,15 +197,15 @@ def test_the_average_is_an_ema_with_a_short_memory_at_first(monkeypatch: pytest.
         decay = min(0.6, (1 + t) / (10 + t))
         average = [decay * a + (1 - decay) * p.double() for a, p in zip(average, theta, strict=True)]
     assert len(seen) == 40
-    for found, wanted in zip(worker.average.parameters(), average, strict=True):
+    for found, wanted in zip(worker.theta.average.parameters(), average, strict=True):
         torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-6)
-    assert not torch.equal(worker.average.first.weight, worker.network.first.weight)
+    assert not torch.equal(worker.theta.average.first.weight, worker.theta.network.first.weight)
 
 
 def test_scores_are_those_of_the_average() -> None:
     worker = make(averaging=0.9, learning_rate=0.5)
     worker.train(EVERYTHING)
-    plain = worker.average.to_sequential()
+    plain = worker.theta.average.to_sequential()
     with torch.no_grad():
         wanted = plain(torch.from_numpy(data()[POSITIVES])).numpy()
     np.testing.assert_allclose(worker.scores()[POSITIVES], wanted, atol=1e-5)
@@ -250,11 +250,11 @@ def test_kept_gives_the_new_scores_by_the_weight_that_rows_had() -> None:
 
 def snapshot(worker: Worker) -> dict[str, Any]:
     return {
-        "network": parameters(worker.network),
-        "average": parameters(worker.average),
-        "optimizer": copy.deepcopy(worker._optimizer.state_dict()["state"]),
+        "network": parameters(worker.theta.network),
+        "average": parameters(worker.theta.average),
+        "optimizer": copy.deepcopy(worker.theta.optimizer.state_dict()["state"]),
         "scores": {name: s.copy() for name, s in worker.scores().items()},
-        "steps": worker._steps_done,
+        "steps": worker.theta.steps_done,
     }
 
 
@@ -320,7 +320,7 @@ def test_the_seed_decides_theta_and_draws() -> None:
 
     first, again, other = (trained(seed) for seed in (3, 3, 4))
     assert_same_bits(snapshot(first), snapshot(again))
-    assert not torch.equal(parameters(first.network)[0], parameters(other.network)[0])
+    assert not torch.equal(parameters(first.theta.network)[0], parameters(other.theta.network)[0])
 
 
 def test_training_does_not_touch_the_global_generator() -> None:
@@ -402,7 +402,7 @@ def test_training_on_sparse_rows_follows_the_dense_path() -> None:
     one, other = (Worker(form(arrays), spec, settings(**changes)) for form in (dense, compressed))
     losses = [worker.train(EVERYTHING) for worker in (one, other)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
-    for a, b in zip(parameters(one.average), parameters(other.average), strict=True):
+    for a, b in zip(parameters(one.theta.average), parameters(other.theta.average), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
 
 
@@ -430,7 +430,7 @@ def test_a_state_of_sparse_rows_goes_on_bit_for_bit_and_a_block_can_be_undone() 
 def test_sparse_rows_without_any_value_score_the_bias() -> None:
     arrays = {POSITIVES: np.zeros((3, 4), np.float32), NEGATIVES: np.zeros((2, 4), np.float32)}
     worker = Worker(compressed(arrays), NetworkSpec("linear", 4), settings(steps=2))
-    assert np.array_equal(worker.scores()[POSITIVES], np.full(3, worker.network.first.bias.item(), np.float32))
+    assert np.array_equal(worker.scores()[POSITIVES], np.full(3, worker.theta.network.first.bias.item(), np.float32))
     assert worker.train(EVERYTHING) == pytest.approx(1.0)
 
 
@@ -457,7 +457,7 @@ def test_mixed_precision_steps_are_near_the_exact_ones_and_leave_float32(form: A
     with torch.backends.mkldnn.flags(enabled=False):
         losses = [worker.train(EVERYTHING) for worker in (exact, mixed)]
     assert losses[0] == pytest.approx(losses[1], rel=0.02)
-    assert {p.dtype for p in mixed.network.parameters()} == {torch.float32}
+    assert {p.dtype for p in mixed.theta.network.parameters()} == {torch.float32}
     assert not np.array_equal(exact.scores()[POSITIVES], mixed.scores()[POSITIVES])
     labels = np.repeat([1, 0], [200, 300])
     aucs = [
@@ -469,7 +469,7 @@ def test_mixed_precision_steps_are_near_the_exact_ones_and_leave_float32(form: A
 def test_the_penalty_is_half_the_squared_norm_of_the_average() -> None:
     worker = make(averaging=0.9, learning_rate=0.5)
     worker.train(EVERYTHING)
-    theta = np.concatenate([p.double().numpy().ravel() for p in parameters(worker.average)])
+    theta = np.concatenate([p.double().numpy().ravel() for p in parameters(worker.theta.average)])
     assert worker.penalty() == pytest.approx(0.5 * theta @ theta, rel=1e-12)
 
 

@@ -14,12 +14,13 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import json
+import math
 import os
 import re
 import resource
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,14 +106,13 @@ class Changed(importlib.abc.MetaPathFinder):
         return importlib.util.spec_from_file_location(fullname, self._file, loader=loader)
 
 
-def fork(work: Callable[[], int], seconds: int = resource.RLIM_INFINITY) -> int:
-    """Do the work silently in a process of its own, in at most so many seconds of a core and 4 GiB; its number."""
+def fork(work: Callable[[], int]) -> int:
+    """Do the work silently in a process of its own, in at most 4 GiB; its number."""
     child = os.fork()
     if child:
         return child
     code = 2
     try:
-        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
         resource.setrlimit(resource.RLIMIT_AS, (_MOST_BYTES, _MOST_BYTES))
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 1)
@@ -141,8 +141,20 @@ class Watch:
         self.seconds[report.nodeid] = self.seconds.get(report.nodeid, 0.0) + report.duration
 
 
-def reach() -> tuple[dict[str, dict[int, list[str]]], int]:
-    """The tests that reach each line of each module, quickest first (line 0: all), and what all take of a core."""
+class Limit:
+    """Ends the process in a test that takes far longer than it did: a change may make a loop endless."""
+
+    def __init__(self, seconds: Mapping[str, float]) -> None:
+        self._seconds = seconds
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        latest = math.ceil(used.ru_utime + used.ru_stime + 5 + 10 * self._seconds[nodeid])
+        resource.setrlimit(resource.RLIMIT_CPU, (latest, resource.RLIM_INFINITY))
+
+
+def reach() -> tuple[dict[str, dict[int, list[str]]], dict[str, float]]:
+    """The tests that reach each line of each module, quickest first (line 0: all), and how long each test takes."""
     with tempfile.NamedTemporaryFile("w+") as told:
 
         def watched() -> int:
@@ -157,7 +169,7 @@ def reach() -> tuple[dict[str, dict[int, list[str]]], int]:
             told.flush()
             return code
 
-        _, status, used = os.wait4(fork(watched), 0)
+        _, status = os.waitpid(fork(watched), 0)
         if status:
             sys.exit("the tests fail without any change")
         found = json.loads(Path(told.name).read_text())
@@ -170,7 +182,7 @@ def reach() -> tuple[dict[str, dict[int, list[str]]], int]:
         module: {0: ordered(list(seconds)), **{int(line): ordered(names) for line, names in reached.items()}}
         for module, reached in found["tests"].items()
     }
-    return lines, int(used.ru_utime + used.ru_stime)
+    return lines, seconds
 
 
 def survivors(every: Sequence[Mutant], processes: int) -> Iterator[Mutant]:
@@ -180,14 +192,13 @@ def survivors(every: Sequence[Mutant], processes: int) -> Iterator[Mutant]:
     def test(mutant: Mutant) -> int:
         sys.meta_path.insert(0, Changed(mutant))
         # What runs on import, and all lines of a statement but the first, may be noted for no test.
-        return run_tests(lines[mutant.module].get(mutant.line) or lines[mutant.module][0])
+        return run_tests(lines[mutant.module].get(mutant.line) or lines[mutant.module][0], Limit(seconds))
 
     waiting, running = list(reversed(every)), dict[int, Mutant]()
     while waiting or running:
         while waiting and len(running) < processes:
             mutant = waiting.pop()
-            # A change may make a loop endless.
-            running[fork(lambda mutant=mutant: test(mutant), 2 * seconds)] = mutant
+            running[fork(lambda mutant=mutant: test(mutant))] = mutant
         child, status = os.wait()
         mutant = running.pop(child)
         if status == 0:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.ml import PipelineModel, Transformer
 from pyspark.ml.feature import Imputer, OneHotEncoder, StandardScaler, StringIndexer, VectorAssembler
@@ -23,7 +24,8 @@ from bspauc_spark.columns import quoted
 from bspauc_spark.errors import BSPAUCError, InvalidDataError, InvalidParamError, ModelFormatError
 from bspauc_spark.estimator import BSPAUCClassifier
 from bspauc_spark.model import BSPAUCModel
-from bspauc_spark.persistence import read_metadata
+from bspauc_spark.persistence import cause, read_metadata
+from bspauc_spark.workers.storage import shown
 
 FORMATS = ("parquet", "csv", "libsvm", "delta")
 LABEL = "bspauc__label"
@@ -37,7 +39,7 @@ def run(job: Callable[[], dict[str, Any]]) -> int:
     except BSPAUCError as error:
         return _failed(str(error))
     except AnalysisException as error:
-        return _failed(_first_line(error))
+        return _failed(cause(error))
     except PySparkException as error:
         # An executor's error carries the traceback of the worker, and ours stands in its last line.
         ours = [line.strip() for line in str(error).splitlines() if line.strip().startswith("bspauc_spark.errors.")]
@@ -51,10 +53,6 @@ def run(job: Callable[[], dict[str, Any]]) -> int:
 def _failed(reason: str) -> int:
     print(f"error: {reason}", file=sys.stderr)
     return 2
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def session(name: str) -> SparkSession:
@@ -95,7 +93,7 @@ def read_table(spark: SparkSession, path: str, table_format: str | None) -> Data
     try:
         frame = reader.load(path)
     except PySparkException as error:
-        raise InvalidDataError(f"--input {path} cannot be read as {chosen}: {_first_line(error)}") from error
+        raise InvalidDataError(f"--input {shown(path)} cannot be read as {chosen}: {cause(error)}") from error
     return frame
 
 
@@ -109,10 +107,13 @@ def write_table(frame: DataFrame, path: str, table_format: str | None, overwrite
 def check_absent(spark: SparkSession, path: str, option: str, overwrite: bool) -> None:
     """Refuse an output that exists, before anything long starts."""
     jvm: Any = spark.sparkContext._jvm
-    place = jvm.org.apache.hadoop.fs.Path(path)
-    exists = place.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration()).exists(place)
+    try:
+        place = jvm.org.apache.hadoop.fs.Path(path)
+        exists = place.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration()).exists(place)
+    except Py4JJavaError as error:
+        raise InvalidDataError(f"{option} {shown(path)} cannot be written: {cause(error)}") from error
     if exists and not overwrite:
-        raise InvalidDataError(f"{option} {path} exists already. Give another path, or --overwrite.")
+        raise InvalidDataError(f"{option} {shown(path)} exists already. Give another path, or --overwrite.")
 
 
 def check_columns(frame: DataFrame, names: Iterable[str], option: str) -> None:
@@ -147,7 +148,7 @@ def parse_params(pairs: Sequence[str], file: Path | None) -> dict[str, Any]:
         try:
             read = yaml.safe_load(file.read_text())
         except (OSError, ValueError, yaml.YAMLError) as error:
-            raise InvalidParamError(f"--params-file {file} cannot be read: {_first_line(error)}") from error
+            raise InvalidParamError(f"--params-file {file} cannot be read: {cause(error)}") from error
         if not isinstance(read, dict):
             raise InvalidParamError(f"--params-file {file} must hold a mapping of Params to values.")
         values |= read
@@ -158,7 +159,7 @@ def parse_params(pairs: Sequence[str], file: Path | None) -> dict[str, Any]:
         try:
             values[name] = yaml.safe_load(text)
         except (ValueError, yaml.YAMLError) as error:
-            raise InvalidParamError(f"--param {pair} is no YAML: {_first_line(error)}.") from error
+            raise InvalidParamError(f"--param {pair} is no YAML: {cause(error)}.") from error
     known = [param.name for param in BSPAUCClassifier().params]
     for name in values:
         if name not in known:
@@ -303,7 +304,7 @@ def load_model(spark: SparkSession, where: str) -> PipelineModel:
         raise
     except Exception as error:
         # Spark's reader of pipelines raises whatever the file makes it stumble over, in Java too.
-        raise InvalidDataError(f"--model {where} is no saved model: {_first_line(error)}") from error
+        raise InvalidDataError(f"--model {shown(where)} is no saved model: {cause(error)}") from error
     return _ending_in_ours(loaded, where)
 
 
@@ -314,12 +315,12 @@ def _from_mlflow(uri: str) -> PipelineModel:
     try:
         return _ending_in_ours(mlflow.spark.load_model(uri), uri)
     except (MlflowException, OSError) as error:
-        raise InvalidDataError(f"--model {uri} cannot be loaded: {_first_line(error)}") from error
+        raise InvalidDataError(f"--model {shown(uri)} cannot be loaded: {cause(error)}") from error
 
 
 def _ending_in_ours(loaded: PipelineModel, where: str) -> PipelineModel:
     if not loaded.stages or not isinstance(loaded.stages[-1], BSPAUCModel):
-        raise InvalidDataError(f"--model {where} holds a pipeline whose last stage is no BSPAUCModel.")
+        raise InvalidDataError(f"--model {shown(where)} holds a pipeline whose last stage is no BSPAUCModel.")
     return loaded
 
 

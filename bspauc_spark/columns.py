@@ -150,7 +150,7 @@ def declared_width(dataset: DataFrame, name: str) -> int | None:
     """The width of a row by the column's ML metadata, where VectorAssembler and its like wrote it."""
     attributes = dataset.schema[name].metadata.get("ml_attr")
     declared = attributes.get("num_attrs") if isinstance(attributes, dict) else None
-    return declared if isinstance(declared, int) and declared > 0 else None
+    return declared if type(declared) is int and declared > 0 else None
 
 
 def width_of(dataset: DataFrame, name: str) -> int:

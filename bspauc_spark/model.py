@@ -35,6 +35,7 @@ from bspauc_spark.persistence import ModelReader, ModelWriter
 from bspauc_spark.schema import within
 from bspauc_spark.scorer import JSON_NAME, Scorer, cached_scorer, reading
 from bspauc_spark.summary import TrainingSummary
+from bspauc_spark.workers.storage import shown
 
 if TYPE_CHECKING:
     from torch import nn
@@ -205,7 +206,7 @@ class BSPAUCModel(Model, BSPAUCModelParams, MLReadable["BSPAUCModel"], MLWritabl
     def loadLocal(cls, path: str | Path) -> BSPAUCModel:
         """Read what ``saveLocal`` wrote, without Spark; columns and labels have their defaults."""
         model = cls(Scorer.load(path))
-        with reading(f"the model at {path}"), within(JSON_NAME):
+        with reading(f"the model at {shown(str(path))}"), within(JSON_NAME):
             # Asked for now, so that it is refused now.
             _ = model.summary
         return model

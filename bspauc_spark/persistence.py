@@ -17,6 +17,7 @@ from pyspark.sql.utils import is_remote
 from bspauc_spark.errors import MalformedError, ModelFormatError, without_credentials
 from bspauc_spark.schema import brief, parse, plain, record, table, text, within
 from bspauc_spark.scorer import FORMAT_VERSION, JSON_NAME, WEIGHTS_NAME, Scorer, reading
+from bspauc_spark.workers.storage import shown
 
 if TYPE_CHECKING:
     from bspauc_spark.model import BSPAUCModel
@@ -94,7 +95,7 @@ class ModelReader(StageReader):
 
 
 def _named(path: str) -> str:
-    return f"the model at {path}"
+    return f"the model at {shown(path)}"
 
 
 @contextlib.contextmanager
@@ -108,13 +109,13 @@ def _reading(path: str) -> Iterator[None]:
             raise ModelFormatError(
                 f"{_named(path)} is not there, or lacks its folders metadata and data. Check the path."
             ) from error
-        raise ModelFormatError(f"{_named(path)} cannot be read: {_reason(error)}") from error
+        raise ModelFormatError(f"{_named(path)} cannot be read: {cause(error)}") from error
 
 
-def _reason(error: Exception) -> str:
-    """In one line; of what Java raised, the file and the innermost cause."""
+def cause(error: Exception) -> str:
+    """Why, in one line without credentials; of what Java raised, the file and the innermost cause."""
     said = without_credentials(str(error).strip())
-    causes: list[str] = re.findall(r"^Caused by: (.*)", said, re.MULTILINE)
+    causes: list[str] = re.findall(r"^(?:Caused by)?: (.*)", said, re.MULTILINE)
     file = re.search(r"reading file (\S+?)\.? ", said)
     if causes:
         return causes[-1] + (f" ({file[1]})" if file else "")
@@ -154,7 +155,7 @@ def _metadata(spark: SparkSession, path: str, cls: type[Any]) -> dict[str, Any]:
     wanted = f"{cls.__module__}.{cls.__name__}"
     if metadata["class"] != wanted:
         found = brief(metadata["class"])[1:-1]
-        raise ModelFormatError(f"{path} holds a {found}, not a {wanted}: load it with that class.")
+        raise ModelFormatError(f"{shown(path)} holds a {found}, not a {wanted}: load it with that class.")
     return metadata
 
 

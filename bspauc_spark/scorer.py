@@ -29,6 +29,7 @@ from bspauc_spark.version import __version__
 from bspauc_spark.workers.networks import NetworkSpec, ScoringNetwork
 from bspauc_spark.workers.rows import Batch, SparseBatch
 from bspauc_spark.workers.scoring import score_blocks
+from bspauc_spark.workers.storage import shown
 
 FORMAT_VERSION = 1
 JSON_NAME, WEIGHTS_NAME = "model.json", "model.safetensors"
@@ -189,7 +190,7 @@ class Scorer:
     @classmethod
     def load(cls, path: str | Path) -> Scorer:
         """Read what ``save`` wrote."""
-        source = f"the model at {path}"
+        source = f"the model at {shown(str(path))}"
         with reading(source):
             described = read_file(Path(path), JSON_NAME)
             spec: NetworkSpec = _described(described)[1]["network"]
@@ -213,13 +214,13 @@ def read_file(folder: Path, name: str, most: int = MOST_JSON_BYTES) -> bytes:
     path = folder / name
     try:
         if path.exists() and not path.is_file():
-            raise ModelFormatError(f"no model at {folder}: {name} is not a regular file.")
+            raise ModelFormatError(f"no model at {shown(str(folder))}: {name} is not a regular file.")
         size = path.stat().st_size
         if size > most:
             raise MalformedError(f"{name}: {size:,} bytes, where at most {most:,} are read")
         return path.read_bytes()
     except OSError as error:
-        raise ModelFormatError(f"no model at {folder}: {error.strerror} ({error.filename}).") from error
+        raise ModelFormatError(f"no model at {shown(str(folder))}: {error.strerror} ({name}).") from error
 
 
 _STORED = record(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -19,11 +19,12 @@ import pandas as pd
 from bspauc_spark.errors import InvalidDataError, InvalidFeaturesError, MalformedError
 from bspauc_spark.schema import brief, flag, many, maybe, parse, real, record, table, text, whole, within
 from bspauc_spark.scorer import Scorer, read_file, reading
+from bspauc_spark.workers.storage import shown
 
 OUTPUTS = ("score", "probability", "prediction")
 STEPS_NAME = "steps.json"
-# A row is a dense one here.
-_WIDEST = 1 << 24
+# A row is a dense one here, so that many of them are scored a part at a time.
+_WIDEST, _MOST_VALUES = 1 << 24, 1 << 25
 
 Table: TypeAlias = dict[str, npt.NDArray[Any]]
 Step: TypeAlias = Mapping[str, Any]
@@ -50,12 +51,16 @@ class Predictor:
 
     def predict(self, frame: pd.DataFrame, params: Mapping[str, Any] | None = None) -> pd.DataFrame:
         """``score``, ``probability`` of a positive label and ``prediction`` of each row."""
-        features = self._features(frame)
-        scores = self.scorer.score_numpy(features).astype(np.float64)
+        most = max(1, _MOST_VALUES // self.scorer.spec.num_features)
+        parts = [self._scores(frame.iloc[start : start + most]) for start in range(0, max(1, len(frame)), most)]
+        scores = np.concatenate(parts).astype(np.float64)
         positive = scores > self.plan.threshold
         prediction = np.where(positive, self.plan.positive_label, self.scorer.negative_label)
         columns = (scores, self.scorer.calibration.probability(scores), prediction)
         return pd.DataFrame(dict(zip(OUTPUTS, columns, strict=True)), index=frame.index)
+
+    def _scores(self, frame: pd.DataFrame) -> npt.NDArray[np.float32]:
+        return self.scorer.score_numpy(self._features(frame))
 
     def _features(self, frame: pd.DataFrame) -> npt.NDArray[Any]:
         if not self.plan.steps:
@@ -92,12 +97,12 @@ class Predictor:
     def load(cls, path: str | Path) -> Predictor:
         """Read what ``save`` wrote."""
         scorer = Scorer.load(path)
-        with reading(f"the model at {path}"):
+        with reading(f"the model at {shown(str(path))}"):
             data = read_file(Path(path), STEPS_NAME)
             with within(STEPS_NAME):
                 plan = Plan(**_PLAN(parse(data), ""))
                 check_widths(plan, scorer.spec.num_features)
-        return cls(scorer, plan)
+        return cls(scorer, needed(plan))
 
 
 def _load_pyfunc(path: str) -> Predictor:
@@ -229,7 +234,7 @@ def check_widths(plan: Plan, num_features: int) -> None:
     # Of text there is none.
     widths = {name: 1 if kind == "number" else None for name, kind in plan.inputs.items()}
     for place, step in enumerate(plan.steps):
-        names = step["inputs"] if step["kind"] == "assemble" else [step["input"]]
+        names = _inputs(step)
         if any(name not in widths for name in names):
             raise MalformedError(f"steps[{place}] reads a column that is neither given nor made before")
         width = _width(step, [widths[name] for name in names])
@@ -238,6 +243,20 @@ def check_widths(plan: Plan, num_features: int) -> None:
         widths[step["output"]] = width
     if widths.get(plan.features) != num_features:
         raise MalformedError(f"the steps do not give {num_features:,} features")
+
+
+def needed(plan: Plan) -> Plan:
+    """The plan without what its features do not depend on, which might be wider than they are."""
+    steps, wanted = list[Step](), {plan.features}
+    for step in reversed(plan.steps):
+        if step["output"] in wanted:
+            steps.insert(0, step)
+            wanted = wanted - {step["output"]} | {*_inputs(step)}
+    return replace(plan, steps=steps, inputs={name: kind for name, kind in plan.inputs.items() if name in wanted})
+
+
+def _inputs(step: Step) -> Sequence[str]:
+    return step["inputs"] if step["kind"] == "assemble" else [step["input"]]
 
 
 def _width(step: Step, given: Sequence[int | None]) -> int | None:

@@ -102,7 +102,7 @@ def stage(dataset: DataFrame, columns: Columns, staging_dir: str | None, here: b
     directory = _new_directory(staging_dir)
     try:
         task = ShardTask(directory.location, columns.positive_label, num_features, sparse)
-        found = _write_shards(_in_order_of_hashes(dataset, columns, sparse), task, here)
+        found = _write_shards(_in_order_of_hashes(dataset, columns, sparse), task, here, columns.features)
         _raise_if_invalid(found, columns, num_features)
         files = {kind: tuple(sorted(found.files.get(kind, ()))) for kind in KINDS}
         counts = {kind: sum(file.rows for file in files[kind]) for kind in KINDS}
@@ -174,7 +174,7 @@ def _in_order_of_hashes(dataset: DataFrame, columns: Columns, sparse: bool) -> D
     return repartition_by_id(hashed, 2**bits, range_of).sortWithinPartitions("hash")
 
 
-def _write_shards(rows: DataFrame, task: ShardTask, here: bool) -> _Found:
+def _write_shards(rows: DataFrame, task: ShardTask, here: bool, name: str) -> _Found:
     try:
         if here:
             written = task(iter(rows.toArrow().to_batches()))
@@ -187,7 +187,7 @@ def _write_shards(rows: DataFrame, task: ShardTask, here: bool) -> _Found:
             raise StagingError(ours[1]) from error
         # Spark itself looks at the vectors that it lays out as arrays.
         if re.search(r"requirement failed.*\s.*\s.*\.linalg\.SparseVector", str(error)):
-            raise InvalidFeaturesError(f"a column of vectors has rows {MALFORMED}. {_MEND}") from error
+            raise InvalidFeaturesError(f"column {name!r} has rows {MALFORMED}. {_MEND}") from error
         raise
     found = _Found({}, {}, set(), set())
     for text in reports:

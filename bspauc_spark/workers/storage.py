@@ -152,6 +152,7 @@ def shown(location: str) -> str:
     scheme, slash, rest = location.partition(":/")
     if not slash or not re.fullmatch(r"[A-Za-z][\w+.-]+", scheme):
         return location
+    slash += "/" * rest.startswith("/")
     rest = rest.removeprefix("/")
     user, at, place = rest.rpartition("@")
     # abfss://container@account has no secret there, s3://key:secret@bucket has, and it may hold / ? # as they are.
@@ -159,7 +160,7 @@ def shown(location: str) -> str:
         rest = place
     elif not at and re.match(r"[^/?#]*:(?!\d+([/?#]|$))", rest):
         rest = "…"
-    return f"{scheme}://{re.split('[?#]', rest)[0]}"
+    return scheme + slash + re.split("[?#]", rest)[0]
 
 
 def reason(error: OSError) -> str:

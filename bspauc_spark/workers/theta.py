@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -65,14 +65,20 @@ class Theta:
         """After the last step: rows of the table that no step named, and what rounding parted between ranks."""
         if self.table is not None:
             self.table.settle()
-        moments = [value for state in self.optimizer.state.values() for value in state.values()]
-        moments += self.table.moments.values() if self.table is not None else ()
         both = (*self.network.parameters(), *self.average.parameters())
-        group.align([*(parameter.detach() for parameter in both), *moments])
+        group.align([*(parameter.detach() for parameter in both), *self._moments()])
 
     def is_finite(self) -> bool:
         """Whether θ holds numbers."""
-        return all(bool(parameter.isfinite().all()) for parameter in self.network.parameters())
+        return _are_finite(self.network.parameters())
+
+    def overflows(self) -> bool:
+        """Whether Adam's squares of gradients are beyond float32: weights whose squares are do not move any more."""
+        return not _are_finite(self._moments())
+
+    def _moments(self) -> list[Tensor]:
+        own = [value for state in self.optimizer.state.values() for value in state.values()]
+        return [*own, *(self.table.moments.values() if self.table is not None else ())]
 
     def tensors(self) -> dict[str, Tensor]:
         """All of it by name, but for the number of steps."""
@@ -122,6 +128,10 @@ class Theta:
             averaging=self._settings.averaging,
             epsilon=adam_epsilon(self.network.spec),
         )
+
+
+def _are_finite(tensors: Iterable[Tensor]) -> bool:
+    return all(bool(tensor.isfinite().all()) for tensor in tensors)
 
 
 def copies(tensors: Mapping[str, Tensor]) -> dict[str, npt.NDArray[Any]]:

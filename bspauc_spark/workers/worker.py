@@ -255,7 +255,7 @@ class Worker:
         theta.settle(self.group)
         self._scores = None
         mean = float(total) / max(1, steps)
-        if not np.isfinite(mean) or not theta.is_finite():
+        if not np.isfinite(mean) or not theta.is_finite() or theta.overflows():
             raise DivergedError(
                 f"The θ block diverged: mean pair loss {mean} over {steps} steps at learningRate "
                 f"{settings.learning_rate * rate:g}. {self._remedy(rate)}"
@@ -263,6 +263,8 @@ class Worker:
         return mean
 
     def _remedy(self, rate: float) -> str:
+        if self.theta.is_finite() and self.theta.overflows():
+            return "Squares of gradients are beyond float32: scale the features to [-1, 1]."
         shrunk = self.settings.learning_rate * rate * self.settings.tau
         if self.settings.optimizer != "adam" and shrunk > 2.0:
             return (

@@ -22,6 +22,7 @@ from bspauc_spark.workers.networks import LayeredNetwork, NetworkSpec
 from bspauc_spark.workers.optimizers import TrainingSettings
 from bspauc_spark.workers.rows import DenseRows
 from bspauc_spark.workers.worker import Worker
+from tests.core.test_fuzz import as_rows
 
 SETTINGS = {
     "optimizer": "adam",
@@ -271,6 +272,20 @@ def test_a_nan_in_a_step_costs_the_round_it_happens_in_and_no_more(broken: set[i
     assert [row.learning_rate_factor for row in outcome.history] == factors
     assert outcome.history[-1].train_auc > 0.7
     assert all(np.isfinite(array).all() for array in outcome.weights.values())
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw"])
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+def test_features_whose_squares_adam_cannot_hold_are_an_error_that_says_so(optimizer: str, sparse: bool) -> None:
+    huge = np.array([[1, 1e30], [2, 1], [0, 3], [2, 1]], dtype=np.float32)
+    rows = {POSITIVES: as_rows(huge[:2], sparse), NEGATIVES: as_rows(huge[2:], sparse)}
+    settings = TrainingSettings(**{**SETTINGS, "optimizer": optimizer})
+    team = InProcessWorkers(Worker(rows, NetworkSpec("mlp", 2, (4,)), settings))
+    first = team.weights()
+    with pytest.raises(DivergedError, match="beyond float32: scale the features") as caught:
+        algorithm.fit(team, AutomaticPace(None, 3, 1.0), 3, tau=0.0)
+    assert caught.value.weights is not None
+    assert all(np.array_equal(array, first[name]) for name, array in caught.value.weights.items())
 
 
 def test_training_that_cannot_go_on_leaves_the_last_good_theta() -> None:

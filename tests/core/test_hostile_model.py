@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import safetensors.numpy
 import torch
@@ -397,6 +398,40 @@ def test_a_changed_step_of_a_served_pipeline_is_refused(path: str, value: Any, r
         Predictor.load(tmp_path)
 
 
+WIDE = {
+    "kind": "one_hot",
+    "input": "place",
+    "output": "unused",
+    "size": 1 << 24,
+    "drop_last": False,
+    "invalid": "error",
+}
+
+
+def test_a_wide_step_that_no_feature_depends_on_is_not_taken(tmp_path: Path) -> None:
+    write(tmp_path, BLOBS["mlp"])
+    frame = pd.DataFrame({"amount": [1.0, np.nan], "city": ["Rome", "Paris"]})
+    served = []
+    for steps in (STEPS, [*STEPS[:2], WIDE, *STEPS[2:]]):
+        (tmp_path / "steps.json").write_text(json.dumps({**PLAN, "steps": steps}))
+        predictor = Predictor.load(tmp_path)
+        assert predictor.plan.steps == STEPS
+        served.append(predictor.predict(frame))
+    pd.testing.assert_frame_equal(*served)
+
+
+def test_rows_are_served_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    predictor = Predictor(scorer("mlp"), Plan(**PLAN))
+    frame = pd.DataFrame({"amount": np.arange(7.0), "city": ["Rome", "Bonn", "Oslo", None, "Rome", "Rome", "Bonn"]})
+    whole, widths = predictor.predict(frame), []
+    steps = Predictor._features
+    monkeypatch.setattr("bspauc_spark.serving._MOST_VALUES", 60)
+    monkeypatch.setattr(Predictor, "_features", lambda self, part: widths.append(len(part)) or steps(self, part))
+    pd.testing.assert_frame_equal(predictor.predict(frame), whole)
+    assert widths == [3, 3, 1]
+    assert predictor.predict(frame[:0]).shape == (0, 3)
+
+
 def test_a_list_of_steps_that_is_no_json_or_too_deep_is_refused(tmp_path: Path) -> None:
     write(tmp_path, BLOBS["mlp"])
     for text in ("{", "", DEEP):
@@ -421,8 +456,13 @@ def test_nothing_is_unpickled_when_a_model_is_loaded_and_scores(
 
 
 def test_no_line_of_the_package_unpickles() -> None:
-    forbidden = re.compile(r"pickle\.(load|Unpickler)|(import|from) c?pickle|torch\.load|allow_pickle\s*=\s*True")
-    sources = (Path(__file__).parents[2] / "bspauc_spark").rglob("*.py")
+    forbidden = re.compile(
+        r"pickle\.(load|Unpickler)|(import|from) ([\w.]*pickle|joblib|marshal|shelve|dill)\b|read_pickle|torch\.load\b"
+        r"|allow_pickle\s*=\s*True"
+    )
+    root = Path(__file__).parents[2]
+    sources = [*(root / "bspauc_spark").rglob("*.py"), *(root / "jobs").rglob("*.py")]
+    assert len(sources) > 60
     assert [str(path) for path in sources if forbidden.search(path.read_text())] == []
 
 

@@ -148,7 +148,8 @@ def test_a_small_file_is_one_request(store: ObjectStore) -> None:
         ("s3://key:sec?ret@bucket/a", "s3://bucket/a"),
         ("s3://key:sec#ret@bucket/a", "s3://bucket/a"),
         ("s3://key:sec[ret@bucket/a", "s3://bucket/a"),
-        ("s3:/key:secret@bucket/a", "s3://bucket/a"),
+        ("s3:/key:secret@bucket/a", "s3:/bucket/a"),
+        ("models:/churn/1", "models:/churn/1"),
         ("s3://key:secret/bucket", "s3://…"),
     ],
 )

@@ -23,7 +23,7 @@ from pyspark.sql import functions as sf
 from bspauc_spark import BSPAUCClassifier, BSPAUCModel, algorithm, plan, torchjob
 from bspauc_spark.columns import Columns
 from bspauc_spark.distributed import DistributedWorkers
-from bspauc_spark.errors import DivergedError, InvalidDataError, PlacementError, WorkerError
+from bspauc_spark.errors import CheckpointError, DivergedError, InvalidDataError, PlacementError, WorkerError
 from bspauc_spark.launch import Scores
 from bspauc_spark.selection import Selection
 from bspauc_spark.shards import NEGATIVES, POSITIVES
@@ -472,7 +472,7 @@ def test_other_data_are_refused_by_a_checkpoint(moons: DataFrame, tmp_path: Path
         patch.setattr(algorithm, "select", stop_in_round_2)
         with pytest.raises(KeyboardInterrupt):
             estimator.fit(moons)
-    with pytest.raises(Exception, match=r"belongs to another fit: data was .* and is .*fingerprint"):
+    with pytest.raises(CheckpointError, match=r"belongs to another fit: data was .* and is .*fingerprint"):
         estimator.fit(moons.where("x0 < 2"))
     # The order and the partitions of the rows are no difference.
     resumed = estimator.fit(moons.orderBy("x1").repartition(5))

@@ -30,6 +30,7 @@ from bspauc_spark import BSPAUCClassifier, BSPAUCModel
 from bspauc_spark.cli import load_model
 from bspauc_spark.errors import BSPAUCError, InvalidLabelError, ModelFormatError
 from bspauc_spark.preflight import Placement
+from bspauc_spark.serving import Predictor
 from bspauc_spark.shards import KINDS, ShardTask
 from bspauc_spark.staging import Columns, StagedData, stage
 from bspauc_spark.torchjob import Launch
@@ -341,6 +342,22 @@ def test_nothing_of_a_row_and_no_secret_reaches_logs_tags_or_the_terminal(
     assert not told(said)
 
     _check_errors(frame, fitted)
+
+
+@pytest.mark.parametrize(
+    "load",
+    [BSPAUCModel.load, BSPAUCClassifier.load, BSPAUCModel.loadLocal, Predictor.load, None],
+    ids=["model", "estimator", "local", "served", "job"],
+)
+def test_an_error_about_what_cannot_be_loaded_tells_no_credentials(
+    spark: SparkSession, load: Callable[[str], Any] | None
+) -> None:
+    place = f"nowhere://key:{SECRET}@bucket/model"
+    with pytest.raises(
+        BSPAUCError, match=r"nowhere:/+bucket/model ?(.*No FileSystem for scheme|:.*No such file)"
+    ) as raised:
+        load(place) if load is not None else load_model(spark, place)
+    assert not told(str(raised.value))
 
 
 def test_credentials_in_a_path_are_not_kept_with_the_params() -> None:

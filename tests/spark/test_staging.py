@@ -17,7 +17,7 @@ from pyspark.sql import types as st
 from scipy import sparse
 
 from bspauc_spark import BSPAUCClassifier, staging
-from bspauc_spark.columns import Columns
+from bspauc_spark.columns import Columns, width_of
 from bspauc_spark.errors import InvalidFeaturesError, StagingError
 from bspauc_spark.shards import NEGATIVES, POSITIVES, VALIDATION_NEGATIVES, VALIDATION_POSITIVES
 from bspauc_spark.staging import StagedData, stage
@@ -262,3 +262,10 @@ def test_a_staging_dir_that_cannot_be_written_is_an_error_with_advice(spark: Spa
     for path, reason in ((tmp_path / "missing", "No such file"), (a_file, "Not a directory")):
         with pytest.raises(StagingError, match=f"stagingDir '{path}' cannot be written by the driver: {reason}"):
             BSPAUCClassifier(**FAST, stagingDir=str(path)).fit(frame)
+
+
+def test_metadata_that_declare_no_width_are_passed_over(spark: SparkSession) -> None:
+    frame = spark.createDataFrame([([1.0, 2.0, 3.0],)], "features array<double>")
+    for declared in (True, 0, -3, "3"):
+        assert width_of(frame.withMetadata("features", {"ml_attr": {"num_attrs": declared}}), "features") == 3
+    assert width_of(frame.withMetadata("features", {"ml_attr": {"num_attrs": 7}}), "features") == 7

@@ -18,6 +18,7 @@ from sklearn.metrics import roc_auc_score
 
 from tests.conftest import FAST, noisy_moons
 from tests.processes import wait_for
+from tests.spark.disturbed import PARTS
 from tests.standalone import ROOT, Cluster, Submitted, standalone
 
 pytestmark = pytest.mark.alone
@@ -118,4 +119,6 @@ def test_an_executor_killed_while_staging_fitting_or_transforming_changes_nothin
         driver.read_until("transform")
         _kill_in_the_second_wave(cluster, cluster.folder / "met" / "transform")
         assert driver.result() == {"same": True, "rows": len(scored)}
+    # Parts were read again: the killed ones had some under way, or done and not yet taken.
+    assert all(len(list((cluster.folder / "met" / step).iterdir())) > PARTS for step in ("staging", "transform"))
     _assert_nothing_is_left(cluster)

@@ -69,6 +69,9 @@ def check_frame(dataset: Any) -> None:
             f"rows must come as a Spark DataFrame, not as {kind.__module__}.{kind.__qualname__}. "
             "spark.createDataFrame makes one of a pandas DataFrame."
         )
+    context = getattr(dataset.sparkSession, "_sc", None)
+    if context is not None and context._jsc is None:
+        raise InvalidDataError("the session of this DataFrame was stopped. Read the rows again in a session that runs.")
 
 
 def check_columns(dataset: DataFrame, columns: Columns) -> None:

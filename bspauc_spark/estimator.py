@@ -10,13 +10,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import numpy as np
 from pyspark import keyword_only
 from pyspark.ml import Estimator
 from pyspark.ml.param import Param
 from pyspark.ml.util import DefaultParamsReadable, DefaultParamsWritable
 from pyspark.sql import DataFrame, SparkSession
-from tqdm.auto import tqdm
 
 from bspauc_spark import algorithm, plan, preflight, tracking
 from bspauc_spark.accessors import Accessors
@@ -31,6 +29,7 @@ from bspauc_spark.model import BSPAUCModel
 from bspauc_spark.params import check_together, learning_params, optional
 from bspauc_spark.persistence import StageReader
 from bspauc_spark.preflight import Placement
+from bspauc_spark.progress import ProgressBar
 from bspauc_spark.scorer import LossCurves, Scorer, balanced_threshold
 from bspauc_spark.selection import Selection, solve
 from bspauc_spark.shards import NEGATIVES, POSITIVES
@@ -238,15 +237,10 @@ class BSPAUCClassifier(
     ) -> algorithm.Outcome:
         """Algorithm 1 under a progress bar."""
         rounds = self.getRounds()
-        with tqdm(total=rounds, desc="BSPAUC", unit="round", disable=not self.getVerbose()) as bar:
+        with contextlib.closing(ProgressBar(rounds, shown=self.getVerbose())) as bar:
 
             def show(row: algorithm.Round) -> None:
-                bar.set_postfix_str(
-                    f"AUC {row.train_auc:.4f}"
-                    + (f", validation {row.validation_auc:.4f}" if np.isfinite(row.validation_auc) else "")
-                    + f", kept {row.positive_fraction:.0%} + {row.negative_fraction:.0%} −"
-                )
-                bar.update()
+                bar.show(row)
                 log(row)
 
             return algorithm.fit(
@@ -288,6 +282,7 @@ class BSPAUCClassifier(
             selection=selection,
             curves=LossCurves.of(pos, neg, selection),
             summary=summary.to_dict(),
+            positive_label=staged.positive_label,
         )
         model = BSPAUCModel(scorer)
         model._resetUid(self.uid)

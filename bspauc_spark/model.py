@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
@@ -107,6 +108,7 @@ class BSPAUCModel(Model, BSPAUCModelParams, MLReadable["BSPAUCModel"], MLWritabl
         return self._set(probabilityCol=value)
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
+        self._check(dataset, self._outputs())
         scored = sf.col(_SCORED)
         outputs = {
             self.getRawPredictionCol(): scored["raw"],
@@ -115,7 +117,6 @@ class BSPAUCModel(Model, BSPAUCModelParams, MLReadable["BSPAUCModel"], MLWritabl
                 self.scorer.negative_label
             ),
         }
-        self._check(dataset, self._outputs())
         wanted = {name: column for name, column in outputs.items() if name}
         scores = self._scores()
 
@@ -200,12 +201,15 @@ class BSPAUCModel(Model, BSPAUCModelParams, MLReadable["BSPAUCModel"], MLWritabl
 
     def saveLocal(self, path: str | Path) -> None:
         """Write the model into a local folder, without Spark."""
-        self.scorer.save(path)
+        whole = dataclasses.replace(self.scorer, positive_label=self.getPositiveLabel(), threshold=self.getThreshold())
+        whole.save(path)
 
     @classmethod
     def loadLocal(cls, path: str | Path) -> BSPAUCModel:
-        """Read what ``saveLocal`` wrote, without Spark; columns and labels have their defaults."""
-        model = cls(Scorer.load(path))
+        """Read what ``saveLocal`` wrote, without Spark; columns have their default names."""
+        scorer = Scorer.load(path)
+        model = cls(scorer)
+        model._set(positiveLabel=scorer.positive_label)
         with reading(f"the model at {shown(str(path))}"), within(JSON_NAME):
             # Asked for now, so that it is refused now.
             _ = model.summary

@@ -16,7 +16,7 @@ from pyspark.ml.param.shared import (
     HasValidationIndicatorCol,
 )
 
-from bspauc_spark.converters import checked, choice, flag, integer, location, number, param, text
+from bspauc_spark.converters import anything, checked, choice, flag, integer, integers, location, number, param, text
 from bspauc_spark.errors import InvalidParamError
 from bspauc_spark.workers.networks import MOST_LAYERS
 
@@ -27,8 +27,15 @@ if TYPE_CHECKING:
 LARGEST, LARGEST_RATE = 1e30, 1e6
 # Less than this of a class is lost in rounding.
 LEAST_FRACTION = 1e-6
-_LAYERS = f"a list of up to {MOST_LAYERS:,} whole numbers of at least 1"
 _NAME, _NAME_OR_EMPTY = "a column's name", "a column's name, or '' for none"
+
+
+def _width(value: Any) -> float | str:
+    return "median" if isinstance(value, str) and value == "median" else TypeConverters.toFloat(value)
+
+
+def _can_be_width(value: float | str) -> bool:
+    return isinstance(value, str) or 1e-30 <= value <= 1e30
 
 
 class BSPAUCModelParams(HasFeaturesCol, HasLabelCol, HasPredictionCol, HasRawPredictionCol, HasProbabilityCol):
@@ -94,7 +101,7 @@ class BSPAUCParams(BSPAUCModelParams, HasValidationIndicatorCol, HasSeed):
     seed: Param[int] = param(
         "seed",
         "random seed (a whole number)",
-        checked(TypeConverters.toInt, lambda _: True, "a whole number", "seed"),
+        checked(TypeConverters.toInt, anything, "a whole number", "seed"),
     )
     network: Param[str] = choice(
         "network",
@@ -102,16 +109,12 @@ class BSPAUCParams(BSPAUCModelParams, HasValidationIndicatorCol, HasSeed):
         "Gaussian kernel",
         ("mlp", "linear", "kernel"),
     )
-    hiddenLayers: Param[list[int]] = param(
+    hiddenLayers: Param[list[int]] = integers(
         "hiddenLayers",
         "widths of the hidden layers of the mlp; seven of them and the output make the paper's eight fully "
-        f"connected layers ({_LAYERS})",
-        checked(
-            TypeConverters.toListInt,
-            lambda widths: 0 < len(widths) <= MOST_LAYERS and min(widths) >= 1,
-            _LAYERS,
-            "hiddenLayers",
-        ),
+        "connected layers",
+        1,
+        MOST_LAYERS,
     )
 
     numRandomFeatures: Param[int] = integer(
@@ -121,12 +124,7 @@ class BSPAUCParams(BSPAUCModelParams, HasValidationIndicatorCol, HasSeed):
         "kernelWidth",
         "width σ of the Gaussian kernel exp(−‖x − y‖²/2σ²): a number from 1e-30 to 1e30, or 'median', the median "
         "distance of rows",
-        checked(
-            lambda value: value if value == "median" else TypeConverters.toFloat(value),
-            lambda value: value == "median" or 1e-30 <= value <= 1e30,
-            "a number from 1e-30 to 1e30, or 'median'",
-            "kernelWidth",
-        ),
+        checked(_width, _can_be_width, "a number from 1e-30 to 1e30, or 'median'", "kernelWidth"),
     )
     featuresPerStep: Param[int] = integer(
         "featuresPerStep",

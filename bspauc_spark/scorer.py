@@ -87,6 +87,7 @@ class Scorer:
     selection: Selection
     curves: LossCurves
     summary: Mapping[str, Any]
+    positive_label: float = 1.0
 
     @cached_property
     def network(self) -> ScoringNetwork:
@@ -146,6 +147,7 @@ class Scorer:
             "sparse": self.sparse,
             "threshold": self.threshold,
             "negativeLabel": self.negative_label,
+            "positiveLabel": self.positive_label,
             "calibration": self.calibration.to_dict(),
             "selection": self.selection.to_dict(),
             "summary": self.summary,
@@ -178,6 +180,7 @@ class Scorer:
             selection=stored["selection"],
             curves=LossCurves(*(arrays[f"curves.{name}"] for name in ("scores", "positive", "negative"))),
             summary=stored["summary"],
+            positive_label=stored.get("positiveLabel", 1.0),
         )
 
     def save(self, path: str | Path) -> None:
@@ -235,7 +238,9 @@ _STORED = record(
         "selection": Selection.from_dict,
         "summary": table(plain),
         "checksum": whole(0, 2**32 - 1),
-    }
+    },
+    # The first files did not say it.
+    optional={"positiveLabel": real()},
 )
 
 

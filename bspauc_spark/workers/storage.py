@@ -129,21 +129,27 @@ class Folder(ABC):
 
 def folder(location: str) -> Folder:
     """The folder at a path or at a URI that ``pyarrow.fs`` knows."""
-    if "://" not in location:
-        return DiskFolder(Path(location))
+    # Hadoop takes scheme:/path for a URI too, and a folder called "dbfs:" is what nobody asked for.
+    named = re.match(r"([A-Za-z][\w+.-]+):/", location)
+    if named is None:
+        return DiskFolder(Path(os.path.expanduser(location)))
+    scheme = named[1]
     try:
-        parts = urlsplit(location)
+        path = unquote(urlsplit(location).path)
     except ValueError as error:
         raise InvalidParamError(f"{shown(location)!r} is no URI: {error}. Use a path or a URI of a folder.") from None
-    scheme = parts.scheme
     if scheme == "file":
-        return DiskFolder(Path(unquote(parts.path)))
+        if not path.startswith("/"):
+            raise InvalidParamError(f"{shown(location)!r} names no folder: write file:///path.")
+        return DiskFolder(Path(path))
     if scheme not in _SCHEMES:
         known = ", ".join(f"{name}://" for name in ("file", *_SCHEMES))
         raise InvalidParamError(
             f"{shown(location)!r} is no folder that can be used: known are paths and {known}. Mount other storage as a "
             "folder (on Databricks: /Volumes/…), or use one of these."
         )
+    if not location.startswith(f"{scheme}://"):
+        raise InvalidParamError(f"{shown(location)!r} lacks a slash: write {scheme}://.")
     return StoreFolder(location)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 from typing import Any
 
 import numpy as np
@@ -104,3 +105,14 @@ def test_a_models_params_are_checked_too() -> None:
 def test_a_param_of_another_stage_is_refused() -> None:
     with pytest.raises(ValueError, match="does not belong"):
         BSPAUCClassifier().set(BSPAUCClassifier().rounds, 3)
+
+
+def test_an_estimator_can_be_pickled_and_still_checks_its_params() -> None:
+    estimator = BSPAUCClassifier(rounds=3, hiddenLayers=[4], kernelWidth=2.0, stagingDir="a")
+    again = pickle.loads(pickle.dumps(estimator))
+    assert {p.name: v for p, v in again.extractParamMap().items()} == {
+        p.name: v for p, v in estimator.extractParamMap().items()
+    }
+    for name in ("rounds", "hiddenLayers", "learningRate", "network", "stagingDir", "selfPaced", "kernelWidth", "seed"):
+        with pytest.raises(InvalidParamError, match=f"^{name} must be"):
+            again.set(again.getParam(name), [object()])

@@ -178,3 +178,24 @@ def test_a_uri_that_cannot_be_used_is_refused_without_its_secrets(location: str)
     with pytest.raises(InvalidParamError, match=r"dbfs|ftp|Unexpected query parameter|no URI") as caught:
         folder(location)
     assert "secret" not in str(caught.value)
+
+
+def test_a_path_with_a_scheme_is_never_a_folder_of_that_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for location, reason in (
+        ("dbfs:/tmp/x", r"^'dbfs:/tmp/x' is no folder that can be used.*on Databricks: /Volumes/"),
+        ("s3:/key:secret@bucket/x", r"^'s3:/bucket/x' lacks a slash: write s3://"),
+        ("file://x", r"^'file://x' names no folder: write file:///path"),
+    ):
+        with pytest.raises(InvalidParamError, match=reason):
+            folder(location)
+    for location, wanted in (
+        ("file:/a/b", "/a/b"),
+        ("~/x", f"{tmp_path}/home/x"),
+        ("~nobody-at-all/x", "~nobody-at-all/x"),
+    ):
+        place = folder(location)
+        assert isinstance(place, DiskFolder)
+        assert str(place.path) == wanted
+    assert list(tmp_path.iterdir()) == []

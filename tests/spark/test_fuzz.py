@@ -123,4 +123,4 @@ def test_random_frames_and_params_give_a_model_or_one_of_our_errors(
     assert outcomes["error"] >= 3
     assert outcomes["model"] >= 3
     assert sum(outcomes.values()) == 20
-    assert min(found[outcome] for outcome in ("scored", "refused", "refused in a task")) >= 2
+    assert found.keys() == {"scored", "refused", "refused in a task"}

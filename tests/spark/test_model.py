@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import pickle
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,7 @@ from matplotlib.figure import Figure
 from pyspark.errors import PythonException
 from pyspark.ml.functions import array_to_vector, vector_to_array
 from pyspark.ml.linalg import SparseVector, VectorUDT
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 from scipy import sparse
@@ -244,6 +247,44 @@ def test_local_files_and_numpy_give_the_scores_of_transform_to_the_bit(
     assert np.array_equal(loaded.score_numpy(features), wanted)
     assert np.array_equal(loaded.score_numpy(features[100:103]), wanted[100:103])
     np.testing.assert_allclose(loaded.score_numpy(sparse.csr_matrix(features)), wanted, atol=1e-5)
+
+
+def test_labels_and_threshold_are_the_same_in_a_local_copy_and_a_pickled_one(moons: DataFrame, tmp_path: Path) -> None:
+    rows = moons.withColumn("label", sf.col("label") + 1)
+    model = BSPAUCClassifier(**FAST, positiveLabel=2.0, threshold=0.3).fit(rows)
+    model.saveLocal(tmp_path)
+    wanted = transform_and_audit(model, rows)
+    assert {row["prediction"] for row in wanted} == {1.0, 2.0}
+    for again in (BSPAUCModel.loadLocal(tmp_path), pickle.loads(pickle.dumps(model))):
+        assert again.getThreshold() == 0.3
+        assert transform_and_audit(again, rows) == wanted
+
+
+def transform_and_audit(model: BSPAUCModel, rows: DataFrame) -> list[Row]:
+    predicted = model.transform(rows).select("features", "label", "prediction")
+    judged = model.audit(predicted).select("prediction", "score", "loss", "weight", "suspicion")
+    return sorted(judged.collect())
+
+
+def test_rows_of_a_session_that_was_stopped_are_refused() -> None:
+    script = """
+from pyspark.sql import SparkSession
+from bspauc_spark import BSPAUCClassifier, BSPAUCModel
+from bspauc_spark.errors import InvalidDataError
+from tests.core.test_hostile_model import scorer
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+frame = spark.range(1)
+spark.stop()
+model = BSPAUCModel(scorer("mlp"))
+for use in (BSPAUCClassifier().fit, model.transform, model.audit):
+    try:
+        use(frame)
+    except InvalidDataError as error:
+        print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    message = "the session of this DataFrame was stopped. Read the rows again in a session that runs."
+    assert done.stdout.splitlines() == 3 * [message]
 
 
 def test_to_torch_is_plain_layers_with_the_same_scores(

@@ -121,13 +121,14 @@ def partition_bits(spark: SparkSession) -> int:
 
 
 def _new_directory(staging_dir: str | None) -> Folder:
-    where = staging_dir or tempfile.gettempdir()
     try:
-        return folder(where).new("bspauc-")
+        return folder(staging_dir or tempfile.gettempdir()).new("bspauc-")
     except OSError as error:
+        where = (
+            f"stagingDir {shown(staging_dir)!r}" if staging_dir else "stagingDir is not set, and the temporary folder"
+        )
         raise StagingError(
-            f"stagingDir {shown(where)!r} cannot be written: {reason(error)}. "
-            "Set stagingDir to an existing folder with free space."
+            f"{where} cannot be written: {reason(error)}. Set stagingDir to an existing folder with free space."
         ) from error
 
 

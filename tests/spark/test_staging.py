@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -269,3 +270,14 @@ def test_metadata_that_declare_no_width_are_passed_over(spark: SparkSession) -> 
     for declared in (True, 0, -3, "3"):
         assert width_of(frame.withMetadata("features", {"ml_attr": {"num_attrs": declared}}), "features") == 3
     assert width_of(frame.withMetadata("features", {"ml_attr": {"num_attrs": 7}}), "features") == 7
+
+
+def test_a_temporary_folder_that_is_not_there_is_named(
+    moons: DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    reason = (
+        "stagingDir is not set, and the temporary folder cannot be written: No such file or directory. Set stagingDir"
+    )
+    with pytest.raises(StagingError, match=reason):
+        stage(moons, Columns("features", "label", None, 1.0, True), None)

@@ -160,7 +160,9 @@ def _inputs(steps: list[Step]) -> dict[str, str]:
 def _kind(step: Step) -> str:
     if step["kind"] != "index":
         return "number"
-    return "code" if all(re.fullmatch(r"-?\d+(\.\d+)?", label) for label in step["labels"]) else "text"
+    # Whole numbers and doubles as Spark writes them, and text that looks like them, such as 01.
+    number = r"-?(\d+(\.\d+)?(E-?\d+)?|Infinity)"
+    return "code" if all(re.fullmatch(number, label) for label in step["labels"]) else "text"
 
 
 def _columns(stage: Any) -> Iterator[tuple[str, str]]:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bspauc_spark.arrays import is_sparse, ranges, squared_distances, stacked
+from bspauc_spark.errors import InvalidFeaturesError, InvalidLabelError, InvalidParamError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -19,6 +20,46 @@ _ATTACKED_TOGETHER = 1024
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
+
+
+def labelled(features: Any, is_positive: npt.ArrayLike) -> tuple[Any, BoolArray]:
+    """Rows as a 2-d array or a CSR matrix of finite numbers, and as many labels as booleans."""
+    x = finite(features)
+    try:
+        y = np.asarray(is_positive).astype(np.float64)
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidLabelError("labels must be booleans, or numbers of which 0 is negative.") from None
+    if y.shape != (x.shape[0],):
+        raise InvalidLabelError(f"labels have shape {y.shape}; there are {x.shape[0]:,} rows. Give one label a row.")
+    bad = int(np.isnan(y).sum())
+    if bad:
+        raise InvalidLabelError(f"{bad:,} of {len(y):,} labels are NaN or missing. Drop their rows.")
+    return x, y.astype(bool)
+
+
+def finite(features: Any) -> Any:
+    """A 2-d array or a CSR matrix of finite numbers, in the number type that was given."""
+    x: Any
+    try:
+        x = features.tocsr() if is_sparse(features) else np.asarray(features)
+        x = x if x.dtype.kind in "biufmMc" else x.astype(np.float64)
+    except (TypeError, ValueError, OverflowError):
+        # The reason would repeat a value of a row.
+        raise InvalidFeaturesError("features must be a 2-d array or a CSR matrix of numbers.") from None
+    if x.ndim != 2 or x.dtype.kind in "mMc":
+        raise InvalidFeaturesError(f"features are {x.dtype} of shape {x.shape}; a 2-d array of numbers is needed.")
+    values = x.data if is_sparse(x) else x
+    bad = values.size - int(np.isfinite(values).sum())
+    if bad:
+        raise InvalidFeaturesError(f"features hold {bad:,} NaN or infinite values. Impute them or drop their rows.")
+    return x
+
+
+def need_both(is_positive: BoolArray, what: str) -> None:
+    """Refuse labels of one class only, or none."""
+    if is_positive.all() or not is_positive.any():
+        kinds = "no rows" if not len(is_positive) else f"{len(is_positive):,} rows of one class only"
+        raise InvalidLabelError(f"{what} needs rows of both classes, but there are {kinds}.")
 
 
 def flip_labels(
@@ -49,20 +90,30 @@ def flip_labels(
     mask
         True for rows whose label is to be flipped.
     """
-    y = np.asarray(is_positive, dtype=bool)
+    x, y = labelled(features, is_positive)
+    _check_shares(proportion, far_quantile)
     count = round(proportion * len(y))
     candidates = np.arange(len(y))
     if far_quantile > 0:
-        distance = np.abs(linear_margin(features, y))
+        need_both(y, "a linear discriminant")
+        distance = np.abs(linear_margin(x, y))
         candidates = np.flatnonzero(distance >= np.quantile(distance, far_quantile))
     if count > len(candidates):
-        raise ValueError(
+        raise InvalidParamError(
             f"proportion {proportion:g} of {len(y):,} rows is more than the {len(candidates):,} rows beyond "
             f"far_quantile {far_quantile:g}: lower one of them."
         )
     mask = np.zeros(len(y), dtype=bool)
     mask[np.random.default_rng(seed).choice(candidates, count, replace=False)] = True
     return mask
+
+
+def _check_shares(proportion: float, far_quantile: float) -> None:
+    # Written so that NaN is refused too.
+    if not 0 <= proportion <= 1:
+        raise InvalidParamError(f"proportion must be 0 to 1, not {proportion:g}.")
+    if not 0 <= far_quantile < 1:
+        raise InvalidParamError(f"far_quantile must be at least 0 and below 1, not {far_quantile:g}.")
 
 
 def linear_margin(features: Any, is_positive: BoolArray, ridge: float = 1.0) -> FloatArray:
@@ -114,13 +165,17 @@ def poison(
     features, is_positive
         ``proportion`` times as many rows as were given, and the labels they claim.
     """
-    x = features if is_sparse(features) else np.asarray(features, dtype=np.float64)
-    y = np.asarray(is_positive, dtype=bool)
+    x, y = labelled(features, is_positive)
+    x = x if is_sparse(x) else x.astype(np.float64)
+    if not 0 <= proportion < np.inf:
+        raise InvalidParamError(f"proportion must be at least 0 and finite, not {proportion:g}.")
+    need_both(y, "an SVM")
     rng = np.random.default_rng(seed)
     count = round(proportion * len(y))
     start = rng.choice(len(y), count, replace=count > len(y))
     claimed = ~y[start]
     order = rng.permutation(len(y))
+    need_both(y[order[:subsample]], "an SVM on a subsample")
     attacked = Attacked.fit(x[order[:subsample]], y[order[:subsample]])
     held = order[subsample : 2 * subsample] if len(y) > subsample else order
     reach = (bounds[1] - bounds[0]) * step_size / max(1, steps)
@@ -260,9 +315,10 @@ def flip_dataframe(
     from pyspark.ml.functions import vector_to_array
     from pyspark.sql import functions as sf
 
+    _check_shares(proportion, far_quantile)
     share = proportion / (1 - far_quantile)
     if share > 1:
-        raise ValueError(
+        raise InvalidParamError(
             f"proportion {proportion:g} is more than the {1 - far_quantile:.0%} of rows beyond far_quantile "
             f"{far_quantile:g}: lower one of them."
         )

@@ -7,6 +7,7 @@ from the Spark stages. Each step reads columns of a table of arrays and adds oth
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -25,6 +26,10 @@ OUTPUTS = ("score", "probability", "prediction")
 STEPS_NAME = "steps.json"
 # A row is a dense one here, so that many of them are scored a part at a time.
 _WIDEST, _MOST_VALUES = 1 << 24, 1 << 25
+# Spark's text of a number. That of a text column need not be one: 01 is not.
+_NUMBER = re.compile(r"-?((0|[1-9][0-9]*)(\.[0-9]+)?(E-?[0-9]+)?|Infinity)")
+# A whole number above this has neighbours that are the same double.
+_EXACT = 2**53
 
 Table: TypeAlias = dict[str, npt.NDArray[Any]]
 Step: TypeAlias = Mapping[str, Any]
@@ -68,7 +73,7 @@ class Predictor:
         missing = [name for name in self.plan.inputs if name not in frame.columns]
         if missing:
             raise InvalidDataError(f"column {missing[0]!r} is missing; the model reads {', '.join(self.plan.inputs)}.")
-        table: Table = {name: _column(frame[name], kind) for name, kind in self.plan.inputs.items()}
+        table: Table = {name: _column(_one(frame, name), kind) for name, kind in self.plan.inputs.items()}
         for step in self.plan.steps:
             table |= _STEPS[step["kind"]](table, step)
         return _matrix(table[self.plan.features])
@@ -76,7 +81,7 @@ class Predictor:
     def _given_features(self, frame: pd.DataFrame) -> npt.NDArray[Any]:
         """One column of arrays, or as many columns of numbers as the model has features."""
         width, column = self.scorer.spec.num_features, self.plan.features
-        if column in frame.columns and frame[column].dtype == object:
+        if column in frame.columns and _one(frame, column).dtype == object:
             rows = [_floats(row, f"column {column!r}") for row in frame[column]]
             if any(row.shape != (width,) for row in rows):
                 raise InvalidFeaturesError(f"column {column!r} holds arrays of other sizes than {width}.")
@@ -86,6 +91,8 @@ class Predictor:
                 f"the table has {frame.shape[1]} columns; give a column {column!r} of arrays of {width} numbers, or "
                 f"{width} columns of numbers."
             )
+        for name, dtype in frame.dtypes.items():
+            _refuse_times(dtype, name)
         return _floats(frame, "the table")
 
     def save(self, path: str | Path) -> None:
@@ -110,21 +117,41 @@ def _load_pyfunc(path: str) -> Predictor:
     return Predictor.load(path)
 
 
+def _one(frame: pd.DataFrame, name: str) -> pd.Series[Any]:
+    found = frame[name]
+    if not isinstance(found, pd.Series):
+        raise InvalidDataError(f"the table has {found.shape[1]} columns {name!r}; rename or drop all but one.")
+    return found
+
+
 def _column(values: pd.Series[Any], kind: str) -> npt.NDArray[Any]:
+    _refuse_times(values.dtype, values.name)
     if kind != "number":
-        return np.asarray(values, dtype=object)
+        # An array of objects would make doubles of floats, whose text has more digits.
+        floats = isinstance(values.dtype, np.dtype) and values.dtype.kind == "f"
+        return values.to_numpy() if floats else np.asarray(values, dtype=object)
     try:
         return np.asarray(values.to_numpy(dtype=np.float64, na_value=np.nan))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         # The reason would repeat a value of a row.
         raise InvalidDataError(f"column {values.name!r} must hold numbers.") from None
 
 
+def _refuse_times(dtype: Any, name: object) -> None:
+    """Refuse what numpy makes numbers of without a word: times, spans of time, complex numbers."""
+    held = dtype.categories.dtype if isinstance(dtype, pd.CategoricalDtype) else dtype
+    if held.kind in "mMc":
+        raise InvalidDataError(f"column {name!r} has type {held}; numbers or text are needed.")
+
+
 def _floats(values: Any, where: str) -> npt.NDArray[np.float32]:
     try:
-        return np.asarray(values, dtype=np.float32)
-    except (TypeError, ValueError):
-        raise InvalidFeaturesError(f"{where} must hold numbers.") from None
+        given = np.asarray(values)
+        if given.dtype.kind not in "mMc":
+            return given.astype(np.float32)
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise InvalidFeaturesError(f"{where} must hold numbers.")
 
 
 def _matrix(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -134,8 +161,12 @@ def _matrix(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 def _index(table: Table, step: Step) -> Table:
     """StringIndexer: a label's place in the list; others are an error or, with ``keep``, the place after the last."""
     places = {label: place for place, label in enumerate(step["labels"])}
+    values = table[step["input"]]
+    if not all(map(pd.api.types.is_scalar, values)):
+        raise InvalidDataError(f"column {step['input']!r} holds arrays or objects; a category is text or a number.")
+    numbers = _numbers(places, np.float32 if values.dtype == np.float32 else np.float64)
     other = float(len(places)) if step["invalid"] == "keep" else np.nan
-    found = np.array([_place(value, places, other) for value in table[step["input"]]], dtype=np.float64)
+    found = np.array([_place(value, places, numbers, other) for value in values], dtype=np.float64)
     unknown = np.isnan(found)
     if unknown.any():
         raise InvalidDataError(
@@ -145,14 +176,30 @@ def _index(table: Table, step: Step) -> Table:
     return {step["output"]: found}
 
 
-def _place(value: Any, places: Mapping[str, int], other: float) -> float:
-    """Spark makes text of numbers; pandas makes 1.0 of a whole number in a column with gaps."""
-    if value is None or value != value:
+def _numbers(places: Mapping[str, int], precision: type[np.floating[Any]]) -> dict[str, int]:
+    """Places by Python's text of the labels' numbers, where all are numbers as Spark writes them."""
+    if not all(map(_NUMBER.fullmatch, places)):
+        return {}
+    found: dict[str, int] = {}
+    with np.errstate(over="ignore"):
+        for label, place in places.items():
+            found.setdefault(repr(float(precision(label))), place)
+    return found
+
+
+def _place(value: Any, places: Mapping[str, int], numbers: Mapping[str, int], other: float) -> float:
+    """Spark makes text of numbers, 1.0E7 of 1e7; pandas makes 1.0 of a whole number in a column with gaps."""
+    if pd.isna(value):
         return other
     texts = [str(value)]
-    if isinstance(value, (float, np.floating)) and value.is_integer():
+    is_float = isinstance(value, (float, np.floating))
+    if is_float and value.is_integer():
         texts.append(str(int(value)))
-    return next((float(places[text]) for text in texts if text in places), other)
+    place = next((places[text] for text in texts if text in places), None)
+    whole_number = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if place is None and (is_float or (whole_number and abs(int(value)) <= _EXACT)):
+        place = numbers.get(repr(float(value)))
+    return other if place is None else float(place)
 
 
 def _one_hot(table: Table, step: Step) -> Table:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from bspauc_spark.baselines.rows import FloatArray, Matrix, as_rows, labels
+from bspauc_spark.baselines.rows import FloatArray, Matrix, as_rows, training
 from bspauc_spark.workers.networks import NetworkSpec, ScoringNetwork
 from bspauc_spark.workers.optimizers import adam_epsilon, move_average
 from bspauc_spark.workers.scoring import score_rows
@@ -48,7 +48,8 @@ class CrossEntropy:
 
     def fit(self, x: Matrix, y: npt.ArrayLike) -> CrossEntropy:
         """Train on batches of rows."""
-        rows, target = as_rows(x), torch.from_numpy(labels(y).astype(np.float32))
+        x, positive = training(x, y)
+        rows, target = as_rows(x), torch.from_numpy(positive.astype(np.float32))
         spec = NetworkSpec("mlp" if self.hidden_layers else "linear", x.shape[1], self.hidden_layers)
         network = spec.build(torch.Generator().manual_seed(self.seed))
         average = copy.deepcopy(network)

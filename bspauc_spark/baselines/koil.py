@@ -6,7 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from bspauc_spark.arrays import norms
-from bspauc_spark.baselines.rows import FloatArray, IntArray, Matrix, dot, labels, one_row
+from bspauc_spark.baselines.rows import FloatArray, IntArray, Matrix, dot, one_row, training
+from bspauc_spark.noise import finite
 
 
 class Buffers:
@@ -97,7 +98,7 @@ class KOIL:
 
     def fit(self, x: Matrix, y: npt.ArrayLike) -> KOIL:
         """One pass over the rows in random order."""
-        positive = labels(y)
+        x, positive = training(x, y)
         self.buffers = Buffers(self.buffer_size, x.shape[1], self.kernel_width)
         for i in np.random.default_rng(self.seed).permutation(x.shape[0]):
             self.learn(*one_row(x, i), bool(positive[i]))
@@ -124,5 +125,6 @@ class KOIL:
 
     def score(self, x: Matrix) -> FloatArray:
         """``f(x)``, some rows at a time."""
+        x = finite(x)
         parts = [self.buffers.values(x[start : start + 1024]) for start in range(0, x.shape[0], 1024)]
         return np.concatenate(parts) if parts else np.empty(0)

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from bspauc_spark.baselines.rows import FloatArray, Matrix, dense_rows, dot, labels
+from bspauc_spark.baselines.rows import FloatArray, Matrix, dense_rows, dot, training
+from bspauc_spark.errors import InvalidLabelError
+from bspauc_spark.noise import finite
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -84,7 +86,7 @@ class OPAUC:
 
     def fit(self, x: Matrix, y: npt.ArrayLike) -> OPAUC:
         """One pass over the rows in random order; each row meets the statistics of the other class so far."""
-        positive = labels(y)
+        x, positive = training(x, y)
         width = x.shape[1]
         generator = np.random.default_rng(self.seed)
         rank = self.rank or (50 if width > _WIDE else 0)
@@ -109,7 +111,7 @@ class OPAUC:
 
     def score(self, x: Matrix) -> FloatArray:
         """``x w``."""
-        return dot(x, self.w)
+        return dot(finite(x), self.w)
 
 
 @dataclass(frozen=True)
@@ -166,7 +168,7 @@ def class_moments(
         part = Moments(count, np.array(total), np.array(products).reshape(len(total), -1))
         sums[is_positive] = sums[is_positive] + part if is_positive in sums else part
     if len(sums) < 2:
-        raise ValueError(f"column {label!r} has rows of one class only; AUC needs both.")
+        raise InvalidLabelError(f"column {label!r} has rows of one class only; AUC needs both.")
     return sums[True], sums[False]
 
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from bspauc_spark.baselines.rows import BoolArray, FloatArray, IntArray, Matrix, as_rows, labels
+from bspauc_spark.baselines.rows import BoolArray, FloatArray, IntArray, Matrix, as_rows, training
 from bspauc_spark.workers.networks import NetworkSpec, ScoringNetwork
 from bspauc_spark.workers.rows import Batch, Rows
 from bspauc_spark.workers.scoring import score_rows
@@ -73,7 +73,8 @@ class PPD:
 
     def fit(self, x: Matrix, y: npt.ArrayLike) -> PPD:
         """Stages of descent in (θ, a, b) and ascent in α; each starts from the average of the one before."""
-        rows, positive = as_rows(x), labels(y)
+        x, positive = training(x, y)
+        rows = as_rows(x)
         members = [np.flatnonzero(positive == kind) for kind in (True, False)]
         draws = np.random.default_rng(self.seed)
         spec = NetworkSpec("mlp" if self.hidden_layers else "linear", x.shape[1], self.hidden_layers)

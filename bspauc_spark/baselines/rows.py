@@ -8,6 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from bspauc_spark.arrays import is_sparse
+from bspauc_spark.errors import InvalidFeaturesError
+from bspauc_spark.noise import finite, labelled, need_both
 from bspauc_spark.workers.rows import DenseRows, Rows, SparseRows
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
@@ -17,12 +19,11 @@ Matrix: TypeAlias = Any
 """A 2-d array or a scipy CSR matrix."""
 
 
-def labels(y: npt.ArrayLike) -> BoolArray:
-    """Labels as booleans, of which both kinds are needed."""
-    positive = np.asarray(y, dtype=bool)
-    if positive.all() or not positive.any():
-        raise ValueError("AUC needs rows of both classes.")
-    return positive
+def training(x: Matrix, y: npt.ArrayLike) -> tuple[Matrix, BoolArray]:
+    """Finite rows, and their labels as booleans, of which both kinds are needed."""
+    rows, positive = labelled(x, y)
+    need_both(positive, "AUC")
+    return rows, positive
 
 
 def dense_rows(x: Matrix, index: IntArray | slice) -> FloatArray:
@@ -42,10 +43,14 @@ def one_row(x: Matrix, i: int) -> tuple[IntArray | slice, FloatArray]:
 
 def as_rows(x: Matrix) -> Rows:
     """The rows as a network takes them."""
+    x = finite(x)
+    with np.errstate(over="ignore"):
+        values = np.asarray(x.data if is_sparse(x) else x, dtype=np.float32)
+    if not np.isfinite(values).all():
+        raise InvalidFeaturesError("features hold values that are too large for float32. Scale or drop them.")
     if is_sparse(x):
-        part = (x.indptr.astype(np.int64), x.indices.astype(np.int32), x.data.astype(np.float32))
-        return SparseRows([part], x.shape[1])
-    return DenseRows([np.asarray(x, dtype=np.float32)], x.shape[1])
+        return SparseRows([(x.indptr.astype(np.int64), x.indices.astype(np.int32), values)], x.shape[1])
+    return DenseRows([values], x.shape[1])
 
 
 def dot(x: Matrix, w: npt.NDArray[Any]) -> FloatArray:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, TypeAlias
+
 import numpy as np
 import pytest
 import torch
@@ -12,7 +14,15 @@ from bspauc_spark.baselines import KOIL, OPAUC, PPD, CrossEntropy
 from bspauc_spark.baselines.koil import Buffers
 from bspauc_spark.baselines.opauc import Moments, opauc_limit
 from bspauc_spark.baselines.ppd import min_max_loss
+from bspauc_spark.errors import InvalidFeaturesError, InvalidLabelError
 from bspauc_spark.launch import one_thread
+
+Method: TypeAlias = OPAUC | KOIL | PPD | CrossEntropy
+EVERY_METHOD = pytest.mark.parametrize(
+    "method",
+    [OPAUC(), KOIL(), PPD((4,), steps=5), CrossEntropy((4,), steps=5)],
+    ids=["OPAUC", "KOIL", "PPD", "CrossEntropy"],
+)
 
 
 def data(rows: int = 400, width: int = 5, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -198,10 +208,60 @@ def test_ppd_learns(stratified: bool) -> None:
     np.testing.assert_allclose(ppd.score(sparse.csr_matrix(x)), ppd.score(x), atol=1e-6)
 
 
-@pytest.mark.parametrize("method", [OPAUC(), KOIL(), PPD((4,), steps=5)], ids=["OPAUC", "KOIL", "PPD"])
-def test_one_class_alone_is_refused(method: OPAUC | KOIL | PPD) -> None:
-    with pytest.raises(ValueError, match="both classes"):
+@EVERY_METHOD
+def test_one_class_alone_is_refused(method: Method) -> None:
+    with pytest.raises(InvalidLabelError, match="AUC needs rows of both classes, but there are 3 rows of one"):
         method.fit(np.ones((3, 2)), [True, True, True])
+    with pytest.raises(InvalidLabelError, match="both classes, but there are no rows"):
+        method.fit(np.ones((0, 2)), [])
+
+
+@EVERY_METHOD
+@pytest.mark.parametrize("labels", [[True, False], [[True], [False], [True]], True, [True, False] * 2])
+def test_another_number_of_labels_than_of_rows_is_refused(method: Method, labels: object) -> None:
+    with pytest.raises(InvalidLabelError, match=r"there are 3 rows\. Give one label a row"):
+        method.fit(np.ones((3, 2)), labels)
+
+
+@EVERY_METHOD
+@pytest.mark.parametrize("labels", [[1.0, 0.0, np.nan], [True, False, None], ["yes", "no", "yes"]])
+def test_labels_that_are_missing_or_text_are_refused(method: Method, labels: object) -> None:
+    with pytest.raises(InvalidLabelError, match=r"NaN or missing|must be booleans"):
+        method.fit(np.ones((3, 2)), labels)
+
+
+@EVERY_METHOD
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_features_that_are_not_finite_are_refused(method: Method, form: Any, bad: float) -> None:
+    x, y = data(20)
+    method.fit(x, y)
+    x[3, 2] = bad
+    with pytest.raises(InvalidFeaturesError, match="1 NaN or infinite values"):
+        method.fit(form(x), y)
+    with pytest.raises(InvalidFeaturesError, match="1 NaN or infinite values"):
+        method.score(form(x))
+
+
+@EVERY_METHOD
+@pytest.mark.parametrize("x", [[["a"], ["b"]], [[1], [1, 2]], [1, 2], [[1j], [1]]])
+def test_what_is_no_table_of_numbers_is_refused(method: Method, x: object) -> None:
+    with pytest.raises(InvalidFeaturesError, match="2-d array"):
+        method.fit(x, [True, False])
+
+
+@pytest.mark.parametrize("method", [PPD((4,), steps=5), CrossEntropy((4,), steps=5)], ids=["PPD", "CrossEntropy"])
+def test_features_that_float32_cannot_hold_are_refused_by_networks(method: PPD | CrossEntropy) -> None:
+    x, y = data(20)
+    with pytest.raises(InvalidFeaturesError, match="too large for float32"):
+        method.fit(1e300 * x, y)
+
+
+@EVERY_METHOD
+def test_a_sparse_matrix_by_columns_is_learned_as_one_by_rows(method: Method) -> None:
+    x, y = data(20)
+    scores = [method.fit(form(x), y).score(form(x)) for form in (sparse.csr_matrix, sparse.csc_matrix)]
+    np.testing.assert_array_equal(*scores)
 
 
 def test_the_twin_takes_the_steps_of_a_bare_torch_loop() -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 from scipy import sparse
 from sklearn.linear_model import LogisticRegression
 
-from bspauc_spark.noise import Attacked, flip_labels, linear_margin, poison
+from bspauc_spark.errors import InvalidFeaturesError, InvalidLabelError, InvalidParamError
+from bspauc_spark.noise import Attacked, flip_dataframe, flip_labels, linear_margin, poison
 
 
 def two_clouds(rows: int = 800, features: int = 4, shift: float = 1.0, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -70,7 +74,7 @@ def test_the_margin_is_that_of_logistic_regression(shift: float, scale: float) -
 def test_more_flips_than_far_rows_are_an_error_that_says_what_to_lower() -> None:
     x, y = two_clouds()
     with pytest.raises(
-        ValueError, match=r"proportion 0.3 of 800 rows is more than the 80 rows beyond far_quantile 0.9"
+        InvalidParamError, match=r"proportion 0.3 of 800 rows is more than the 80 rows beyond far_quantile 0.9"
     ):
         flip_labels(x, y, 0.3, 0.9)
 
@@ -165,3 +169,71 @@ def test_flips_of_a_sparse_matrix_are_far_from_the_same_hyperplane() -> None:
     distance = np.abs(linear_margin(x, y))
     assert mask.sum() == 240
     assert distance[mask].min() >= np.quantile(distance, 0.5) - 0.01
+
+
+Noise = Callable[..., Any]
+
+
+@pytest.mark.parametrize("noise", [flip_labels, poison])
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_features_that_are_not_finite_are_refused(noise: Noise, form: Any, bad: float) -> None:
+    x, y = two_clouds(60)
+    x[3, 2] = bad
+    with pytest.raises(InvalidFeaturesError, match="features hold 1 NaN or infinite values"):
+        noise(form(x), y, 0.1)
+
+
+@pytest.mark.parametrize("noise", [flip_labels, poison])
+@pytest.mark.parametrize("labels", [[True, False], [True, False] * 60, [[True]] * 60])
+def test_another_number_of_labels_than_of_rows_is_refused(noise: Noise, labels: list[Any]) -> None:
+    x, _ = two_clouds(60)
+    with pytest.raises(InvalidLabelError, match=r"there are 60 rows\. Give one label a row"):
+        noise(x, labels, 0.1)
+
+
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix])
+def test_one_class_alone_has_no_discriminant_and_no_svm(form: Any) -> None:
+    x, _ = two_clouds(60)
+    with pytest.raises(InvalidLabelError, match="a linear discriminant needs rows of both classes"):
+        flip_labels(form(x), np.ones(60), 0.1, 0.25)
+    with pytest.raises(InvalidLabelError, match="an SVM needs rows of both classes"):
+        poison(form(x), np.zeros(60), 0.1)
+
+
+def test_one_class_alone_is_flipped_where_no_discriminant_is_asked_for() -> None:
+    x, _ = two_clouds(60)
+    assert flip_labels(x, np.ones(60), 0.1).sum() == 6
+
+
+def test_a_subsample_of_one_class_is_refused() -> None:
+    x, _ = two_clouds(60)
+    with pytest.raises(InvalidLabelError, match="an SVM on a subsample needs rows of both classes"):
+        poison(x, np.arange(60) % 2, 0.1, subsample=1)
+
+
+@pytest.mark.parametrize("proportion", [-0.1, 1.1, np.nan])
+@pytest.mark.parametrize("flip", [lambda share: flip_labels(*two_clouds(60), share), lambda s: flip_dataframe(None, s)])
+def test_a_share_outside_0_to_1_cannot_be_flipped(flip: Noise, proportion: float) -> None:
+    with pytest.raises(InvalidParamError, match="proportion must be 0 to 1"):
+        flip(proportion)
+
+
+@pytest.mark.parametrize("far_quantile", [-0.1, 1.0, np.nan])
+def test_a_quantile_that_spares_all_rows_is_refused(far_quantile: float) -> None:
+    x, y = two_clouds(60)
+    with pytest.raises(InvalidParamError, match="far_quantile must be at least 0 and below 1"):
+        flip_labels(x, y, 0.1, far_quantile)
+    with pytest.raises(InvalidParamError, match="far_quantile must be at least 0 and below 1"):
+        flip_dataframe(None, 0.1, far_quantile)
+
+
+def test_more_flips_than_far_rows_of_a_dataframe_are_refused() -> None:
+    with pytest.raises(InvalidParamError, match=r"proportion 0.6 is more than the 50% of rows beyond far_quantile 0.5"):
+        flip_dataframe(None, 0.6, 0.5)
+
+
+@pytest.mark.parametrize("proportion", [-1, np.nan, np.inf])
+def test_poison_has_a_finite_share(proportion: float) -> None:
+    with pytest.raises(InvalidParamError, match="proportion must be at least 0 and finite"):
+        poison(*two_clouds(60), proportion)

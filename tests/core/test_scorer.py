@@ -274,6 +274,58 @@ def test_values_that_are_not_finite_in_float32_are_refused(scorer: Scorer, bad: 
         scorer.score_numpy(form(x))
 
 
+def masked() -> np.ma.MaskedArray[Any, Any]:
+    return np.ma.masked_array(features(), mask=features() > 1)
+
+
+def objects(value: object) -> np.ndarray:
+    table = features(2).astype(object)
+    table[1, 3] = value
+    return table
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ([[1.0] * FEATURES, [1.0]], "rows of differing sizes"),
+        ([[10**400] + [1] * (FEATURES - 1)], "features have type object; numbers are needed"),
+        (features().astype("M8[D]"), "datetime64.* numbers are needed"),
+        (features().astype("m8[s]"), "timedelta64.* numbers are needed"),
+        (features() + 1j, "complex.*; numbers are needed"),
+        (sparse.csr_matrix(features() + 1j), "complex.*; numbers are needed"),
+        (objects(np.datetime64("2020-01-01")), "object; numbers are needed"),
+        (objects(np.timedelta64(1, "D")), "object; numbers are needed"),
+        (objects(np.complex64(1j)), "object; numbers are needed"),
+        (masked(), "features hold masked values"),
+    ],
+    ids=range(10),
+)
+def test_what_is_no_table_of_numbers_is_refused(scorer: Scorer, given: Any, reason: str) -> None:
+    with pytest.raises(InvalidFeaturesError, match=reason):
+        scorer.score_numpy(given)
+
+
+def test_a_masked_array_without_masked_values_is_scored(scorer: Scorer) -> None:
+    x = features()
+    assert np.array_equal(scorer.score_numpy(np.ma.masked_array(x, mask=False)), scorer.score_numpy(x))
+
+
+@pytest.mark.parametrize("form", [sparse.csr_matrix, sparse.csc_matrix])
+@pytest.mark.parametrize(("part", "value"), [("indices", 5000), ("indices", -3), ("indptr", 100_000), ("indptr", -1)])
+def test_sparse_indices_outside_the_matrix_are_refused(scorer: Scorer, form: Any, part: str, value: int) -> None:
+    matrix = form(features())
+    getattr(matrix, part)[5] = value
+    with pytest.raises(InvalidFeaturesError, match=r"indices outside its shape \(50, 20\)"):
+        scorer.score_numpy(matrix)
+
+
+def test_room_behind_the_stored_values_of_a_sparse_matrix_is_not_read(scorer: Scorer) -> None:
+    x = sparse.csr_matrix(features())
+    roomy = x.copy()
+    roomy.data, roomy.indices = np.append(x.data, np.nan), np.append(x.indices, 5000)
+    assert np.array_equal(scorer.score_numpy(roomy), scorer.score_numpy(x))
+
+
 def test_an_everything_selection_is_stored_too(scorer: Scorer) -> None:
     pos, neg = noisy_scores()
     selection = Selection.everything(pos, neg)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,6 +18,7 @@ from bspauc_spark.serving import Plan, Predictor
 from bspauc_spark.statistics import ClassScores
 from bspauc_spark.workers.networks import NetworkSpec
 
+TIME = pd.Timestamp("2020-01-01")
 WEIGHTS = [1.0, -2.0, 0.5, 4.0]
 
 
@@ -101,11 +103,46 @@ def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
     [
         ({"city": ["Rome"]}, "column 'amount' is missing; the model reads amount, city"),
         ({"city": ["Rome"], "amount": ["much"]}, r"^column 'amount' must hold numbers\.$"),
+        ({"city": ["Rome"], "amount": pd.Series([10**400], dtype=object)}, r"^column 'amount' must hold numbers\.$"),
+        ({"city": ["Rome"], "amount": [np.ones(2)]}, r"^column 'amount' must hold numbers\.$"),
+        ({"city": ["Rome"], "amount": [TIME]}, "column 'amount' has type datetime64.*numbers or text are needed"),
+        ({"city": ["Rome"], "amount": [TIME.tz_localize("UTC")]}, "column 'amount' has type datetime64"),
+        ({"city": ["Rome"], "amount": pd.Categorical([TIME])}, "column 'amount' has type datetime64"),
+        ({"city": ["Rome"], "amount": [TIME - TIME]}, "column 'amount' has type timedelta64"),
+        ({"city": ["Rome"], "amount": [1j]}, "column 'amount' has type complex128"),
+        ({"city": [TIME], "amount": [1.0]}, "column 'city' has type datetime64"),
+        ({"city": [np.ones(2)], "amount": [1.0]}, "column 'city' holds arrays or objects"),
+        ({"city": [["Rome"]], "amount": [1.0]}, "column 'city' holds arrays or objects"),
     ],
 )
-def test_tables_that_do_not_fit_a_pipeline_are_refused(frame: dict[str, list[object]], reason: str) -> None:
+def test_tables_that_do_not_fit_a_pipeline_are_refused(frame: dict[str, Any], reason: str) -> None:
     with pytest.raises(InvalidDataError, match=reason):
         _predictor(PLAN).predict(pd.DataFrame(frame))
+
+
+@pytest.mark.parametrize(
+    ("plan", "columns", "twice"),
+    [(PLAN, ["city", "amount", "amount"], "amount"), (PLAN, ["city", "amount", "city"], "city")],
+)
+def test_a_column_that_is_there_twice_is_refused(plan: Plan, columns: list[str], twice: str) -> None:
+    frame = pd.DataFrame({"city": ["Rome"], "amount": [1.0]})[columns]
+    with pytest.raises(InvalidDataError, match=f"the table has 2 columns '{twice}'"):
+        _predictor(plan).predict(frame)
+
+
+def test_a_column_of_features_that_is_there_twice_is_refused() -> None:
+    frame = pd.DataFrame({"features": [[1.0] * 4]})
+    with pytest.raises(InvalidDataError, match="the table has 2 columns 'features'"):
+        _predictor(Plan()).predict(pd.concat([frame, frame], axis=1))
+
+
+@pytest.mark.parametrize("missing", [None, np.nan, pd.NA, pd.NaT])
+def test_a_missing_category_is_one_that_training_never_saw(missing: object) -> None:
+    frame = pd.DataFrame({"city": pd.Series(["Rome", missing], dtype=object), "amount": 1.0})
+    unseen = pd.DataFrame({"city": ["Rome", "Lima"], "amount": 1.0})
+    expected = _predictor(PLAN).predict(unseen)
+    pd.testing.assert_frame_equal(_predictor(PLAN).predict(frame), expected)
+    pd.testing.assert_frame_equal(_predictor(PLAN).predict(frame.astype({"city": "string"})), expected)
 
 
 def test_values_that_training_never_saw_are_refused_or_kept() -> None:
@@ -116,10 +153,38 @@ def test_values_that_training_never_saw_are_refused_or_kept() -> None:
     assert len(_predictor(PLAN).predict(frame)) == 2
 
 
-def test_codes_are_found_as_text_as_whole_numbers_and_as_pandas_makes_them_with_gaps() -> None:
-    codes = {"kind": "index", "input": "code", "output": "place", "labels": ["7", "12", "3"], "invalid": "keep"}
+def _of_codes(*labels: str) -> Predictor:
+    codes = {"kind": "index", "input": "code", "output": "place", "labels": labels, "invalid": "keep"}
     hot = {"kind": "one_hot", "input": "place", "output": "features", "size": 4, "drop_last": False, "invalid": "error"}
-    predictor = _predictor(Plan((codes, hot), "features", 1.0, 0.0, {"code": "code"}))
+    return _predictor(Plan((codes, hot), "features", 1.0, 0.0, {"code": "code"}))
+
+
+def _places(predictor: Predictor, values: Any) -> list[int]:
+    return [WEIGHTS.index(score) for score in predictor.predict(pd.DataFrame({"code": values}))["score"]]
+
+
+@pytest.mark.parametrize(
+    ("labels", "values", "places"),
+    [
+        (("1.0E7", "2.5E7", "1.0E-4"), [1e7, 2.5e7, 1e-4, 2e7], [0, 1, 2, 3]),
+        (("1.0E7", "2.5E7", "1.0E-4"), np.array([1e7, 2.5e7, 1e-4, 2e7], dtype=np.float32), [0, 1, 2, 3]),
+        (("1.0E7", "2.5E7", "1.0E-4"), pd.Series([10**7, 25 * 10**6, 0, 10**400], dtype=object), [0, 1, 3, 3]),
+        (("0.1", "0.2", "1.0"), np.array([0.1, 0.2, 1.0], dtype=np.float32), [0, 1, 2]),
+        (("1.0", "Infinity", "-0.0"), [1.0, np.inf, -0.0, 0.0, -np.inf, np.nan], [0, 1, 2, 3, 3, 3]),
+        (("9007199254740992", "7"), [9007199254740992, 9007199254740993], [0, 2]),
+    ],
+)
+def test_numbers_are_found_however_spark_writes_them(labels: tuple[str, ...], values: Any, places: list[int]) -> None:
+    assert _places(_of_codes(*labels), values) == places
+
+
+def test_text_is_compared_as_text_though_it_looks_like_a_number() -> None:
+    assert _places(_of_codes("01", "1.0E7", "2"), ["1", "01", "10000000.0", "1.0E7", "2.0"]) == [3, 0, 3, 1, 3]
+    assert _places(_of_codes("01", "2", "3"), [1, 2, 3.0]) == [3, 1, 2]
+
+
+def test_codes_are_found_as_text_as_whole_numbers_and_as_pandas_makes_them_with_gaps() -> None:
+    predictor = _of_codes("7", "12", "3")
     for values in ([12, 7, 3], ["12", "7", "3"], [12.0, 7.0, 3.0, None]):
         found = predictor.predict(pd.DataFrame({"code": values}))["score"].tolist()
         assert found == [WEIGHTS[1], WEIGHTS[0], WEIGHTS[2], WEIGHTS[3]][: len(values)]
@@ -132,8 +197,18 @@ def test_codes_are_found_as_text_as_whole_numbers_and_as_pandas_makes_them_with_
         ({"a": [1.0], "b": [1.0]}, "the table has 2 columns; give a column 'features' of arrays of 4 numbers"),
         ({"features": [["much", 1, 2, 3]]}, r"^column 'features' must hold numbers\.$"),
         ({name: ["much"] for name in "abcd"}, r"^the table must hold numbers\.$"),
+        ({"features": [[1, 2, 3, [4, 5]]]}, r"^column 'features' must hold numbers\.$"),
+        ({"features": [[10**400, 1, 2, 3]]}, r"^column 'features' must hold numbers\.$"),
+        ({"features": [np.ones(4) * 1j]}, r"^column 'features' must hold numbers\.$"),
+        ({"features": [np.ones(4).astype("M8[s]")]}, r"^column 'features' must hold numbers\.$"),
     ],
 )
-def test_features_of_another_width_are_refused(frame: dict[str, list[object]], reason: str) -> None:
+def test_features_of_another_width_or_kind_are_refused(frame: dict[str, list[object]], reason: str) -> None:
     with pytest.raises(InvalidFeaturesError, match=reason):
         _predictor(Plan()).predict(pd.DataFrame(frame))
+
+
+def test_times_among_columns_of_features_are_refused_by_name() -> None:
+    frame = pd.DataFrame({"a": [1.0], "b": [1.0], "c": [TIME], "d": [1.0]})
+    with pytest.raises(InvalidDataError, match="column 'c' has type datetime64"):
+        _predictor(Plan()).predict(frame)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -188,3 +189,32 @@ def test_a_stage_without_a_plain_form_leaves_the_pyfunc_to_spark(
     flavor.save_model(model, str(tmp_path / "model"))
     saved = mlflow.models.Model.load(str(tmp_path / "model"))
     assert saved.flavors["python_function"]["loader_module"] == "mlflow.spark"
+
+
+@pytest.mark.parametrize(
+    ("kind", "codes", "others"),
+    [
+        ("double", [1e7, 2.5e7, 1e-4, 1.0, 0.1, 1e23, 2e-3, math.inf, -0.0], [1e8, -1e7, 0.0, math.nan]),
+        ("float", [1e7, 2.5e7, 1e-4, 1.0, 0.1, 1e23, 2e-3], [1e8, -1e7, 0.0]),
+        ("long", [10_000_000, 7, 2**53], [8, 2**53 + 1]),
+        ("string", ["01", "1.0E7", "2.50"], ["1", "10000000.0", "2.5", "1e7"]),
+    ],
+)
+def test_categories_that_look_like_numbers_are_those_of_transform(
+    spark: SparkSession, kind: str, codes: list[object], others: list[object]
+) -> None:
+    schema = f"code {kind}, label double"
+    rows = spark.createDataFrame([(code, float(i % 2)) for i, code in enumerate(codes * 15)], schema)
+    stages = [
+        StringIndexer(inputCol="code", outputCol="place", handleInvalid="keep"),
+        OneHotEncoder(inputCol="place", outputCol="features", dropLast=False, handleInvalid="keep"),
+        BSPAUCClassifier(**FAST),
+    ]
+    model = Pipeline(stages=stages).fit(rows)
+    asked = spark.createDataFrame([(code, 0.0) for code in [*codes, *others]], schema)
+    predictor = flavor.plain(model)
+    assert predictor is not None
+    assert predictor.plan.inputs == {"code": "code"}
+    found = predictor.predict(asked.toPandas())["score"]
+    assert found.nunique() == len(codes) + 1
+    np.testing.assert_allclose(found, _scores(model, asked)[:, 0], atol=1e-6)

@@ -1,4 +1,4 @@
-"""Small functions on numpy arrays and scipy CSR matrices."""
+"""Small functions on numpy arrays and scipy CSR matrices: what is refused, and sums."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from bspauc_spark.errors import InvalidFeaturesError, InvalidLabelError
+
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 IntArray: TypeAlias = npt.NDArray[np.int64]
+BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
 
 def is_sparse(x: Any) -> bool:
@@ -46,3 +49,86 @@ def ranges(starts: IntArray, lengths: IntArray) -> IntArray:
     steps: IntArray = np.arange(total, dtype=np.int64)
     shifts: IntArray = np.repeat(starts - (ends - lengths), lengths)
     return steps + shifts
+
+
+def labelled(features: Any, is_positive: npt.ArrayLike) -> tuple[Any, BoolArray]:
+    """Rows as a 2-d array or a CSR matrix of finite numbers, and as many labels as booleans."""
+    x = finite(features)
+    try:
+        y = np.asarray(is_positive).astype(np.float64)
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidLabelError("labels must be booleans, or numbers of which 0 is negative.") from None
+    if y.shape != (x.shape[0],):
+        raise InvalidLabelError(f"labels have shape {y.shape}; there are {x.shape[0]:,} rows. Give one label a row.")
+    bad = int(np.isnan(y).sum())
+    if bad:
+        raise InvalidLabelError(f"{bad:,} of {len(y):,} labels are NaN or missing. Drop their rows.")
+    return x, y.astype(bool)
+
+
+def finite(features: Any) -> Any:
+    """A 2-d array or a CSR matrix of finite numbers, in the number type that was given."""
+    x: Any
+    try:
+        x = features.tocsr() if is_sparse(features) else np.asarray(features)
+        x = x if x.dtype.kind in "biufmMc" else x.astype(np.float64)
+    except (TypeError, ValueError, OverflowError):
+        # The reason would repeat a value of a row.
+        raise InvalidFeaturesError("features must be a 2-d array or a CSR matrix of numbers.") from None
+    if x.ndim != 2 or x.dtype.kind in "mMc":
+        raise InvalidFeaturesError(f"features are {x.dtype} of shape {x.shape}; a 2-d array of numbers is needed.")
+    values = x.data if is_sparse(x) else x
+    bad = values.size - int(np.isfinite(values).sum())
+    if bad:
+        raise InvalidFeaturesError(f"features hold {bad:,} NaN or infinite values. Impute them or drop their rows.")
+    return x
+
+
+def need_both(is_positive: BoolArray, what: str) -> None:
+    """Refuse labels of one class only, or none."""
+    if is_positive.all() or not is_positive.any():
+        kinds = "no rows" if not len(is_positive) else f"{len(is_positive):,} rows of one class only"
+        raise InvalidLabelError(f"{what} needs rows of both classes, but there are {kinds}.")
+
+
+def as_array(features: Any) -> npt.NDArray[Any]:
+    """An array of whatever was given, as long as nothing in it is masked."""
+    if np.ma.is_masked(features):
+        raise InvalidFeaturesError("features hold masked values. Impute them before scoring.")
+    try:
+        return np.asarray(features)
+    except (TypeError, ValueError):
+        raise InvalidFeaturesError("features are rows of differing sizes or kinds; a 2-d array is needed.") from None
+
+
+def as_csr(matrix: Any) -> Any:
+    """A scipy matrix by rows; neither scipy nor torch looks again at indices that were changed."""
+    if matrix.ndim == 2 and matrix.format in ("csr", "csc"):
+        outer, inner = matrix.shape if matrix.format == "csr" else matrix.shape[::-1]
+        indices, pointers = matrix.indices, matrix.indptr
+        fit = len(pointers) == outer + 1 and pointers[0] == 0 and bool((pointers[1:] >= pointers[:-1]).all())
+        fit = fit and pointers[-1] <= min(len(indices), len(matrix.data))
+        indices = indices[: pointers[-1]]
+        if not fit or (len(indices) and (indices.min() < 0 or indices.max() >= inner)):
+            raise InvalidFeaturesError(f"the sparse matrix has indices outside its shape {matrix.shape}.")
+    return matrix.tocsr()
+
+
+def finite_floats(values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    """Float32, all of it finite."""
+    # numpy makes numbers of times without a word, and drops imaginary parts.
+    none = (np.datetime64, np.timedelta64, np.complexfloating)
+    numbers = values.dtype.kind not in "mMc"
+    numbers = numbers and not (values.dtype == object and any(isinstance(value, none) for value in values.flat))
+    try:
+        # What float32 cannot hold becomes infinite.
+        with np.errstate(over="ignore"):
+            found = np.ascontiguousarray(values, dtype=np.float32) if numbers else None
+    except (TypeError, ValueError, OverflowError):
+        found = None
+    if found is None:
+        # The reason would repeat a value of a row.
+        raise InvalidFeaturesError(f"features have type {values.dtype}; numbers are needed.")
+    if not np.isfinite(found).all():
+        raise InvalidFeaturesError("features hold NaN or infinite values. Impute them before scoring.")
+    return found

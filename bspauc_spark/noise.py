@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from bspauc_spark.arrays import is_sparse, ranges, squared_distances, stacked
-from bspauc_spark.errors import InvalidFeaturesError, InvalidLabelError, InvalidParamError
+from bspauc_spark.arrays import is_sparse, labelled, need_both, ranges, squared_distances, stacked
+from bspauc_spark.errors import InvalidParamError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -20,46 +20,6 @@ _ATTACKED_TOGETHER = 1024
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
-
-
-def labelled(features: Any, is_positive: npt.ArrayLike) -> tuple[Any, BoolArray]:
-    """Rows as a 2-d array or a CSR matrix of finite numbers, and as many labels as booleans."""
-    x = finite(features)
-    try:
-        y = np.asarray(is_positive).astype(np.float64)
-    except (TypeError, ValueError, OverflowError):
-        raise InvalidLabelError("labels must be booleans, or numbers of which 0 is negative.") from None
-    if y.shape != (x.shape[0],):
-        raise InvalidLabelError(f"labels have shape {y.shape}; there are {x.shape[0]:,} rows. Give one label a row.")
-    bad = int(np.isnan(y).sum())
-    if bad:
-        raise InvalidLabelError(f"{bad:,} of {len(y):,} labels are NaN or missing. Drop their rows.")
-    return x, y.astype(bool)
-
-
-def finite(features: Any) -> Any:
-    """A 2-d array or a CSR matrix of finite numbers, in the number type that was given."""
-    x: Any
-    try:
-        x = features.tocsr() if is_sparse(features) else np.asarray(features)
-        x = x if x.dtype.kind in "biufmMc" else x.astype(np.float64)
-    except (TypeError, ValueError, OverflowError):
-        # The reason would repeat a value of a row.
-        raise InvalidFeaturesError("features must be a 2-d array or a CSR matrix of numbers.") from None
-    if x.ndim != 2 or x.dtype.kind in "mMc":
-        raise InvalidFeaturesError(f"features are {x.dtype} of shape {x.shape}; a 2-d array of numbers is needed.")
-    values = x.data if is_sparse(x) else x
-    bad = values.size - int(np.isfinite(values).sum())
-    if bad:
-        raise InvalidFeaturesError(f"features hold {bad:,} NaN or infinite values. Impute them or drop their rows.")
-    return x
-
-
-def need_both(is_positive: BoolArray, what: str) -> None:
-    """Refuse labels of one class only, or none."""
-    if is_positive.all() or not is_positive.any():
-        kinds = "no rows" if not len(is_positive) else f"{len(is_positive):,} rows of one class only"
-        raise InvalidLabelError(f"{what} needs rows of both classes, but there are {kinds}.")
 
 
 def flip_labels(

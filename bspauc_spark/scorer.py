@@ -18,6 +18,7 @@ import numpy.typing as npt
 import safetensors.numpy
 import torch
 
+from bspauc_spark.arrays import as_array, as_csr, finite_floats, is_sparse
 from bspauc_spark.arrow import DenseBlock, FeatureBlock, SparseBlock
 from bspauc_spark.binned import settled
 from bspauc_spark.calibration import ScoreCalibration
@@ -117,16 +118,16 @@ class Scorer:
 
     def score_numpy(self, features: Any) -> npt.NDArray[np.float32]:
         """Scores of a 2-d array or a scipy CSR matrix."""
-        given = _csr(features) if hasattr(features, "tocsr") else _array(features)
+        given = as_csr(features) if is_sparse(features) else as_array(features)
         if given.ndim != 2 or given.shape[1] != self.spec.num_features:
             raise InvalidFeaturesError(
                 f"features have shape {given.shape}; the model was fitted on {self.spec.num_features} columns."
             )
         if isinstance(given, np.ndarray):
-            return self.score(torch.from_numpy(_finite(given)))
+            return self.score(torch.from_numpy(finite_floats(given)))
         # The arrays may be longer than what is stored in them.
         stored = slice(given.indptr[-1])
-        return self.score(_sparse_batch(given.indices[stored], _finite(given.data[stored]), given.indptr))
+        return self.score(_sparse_batch(given.indices[stored], finite_floats(given.data[stored]), given.indptr))
 
     def to_blobs(self) -> dict[str, bytes]:
         """The model as two files: names, numbers and curves' shapes as JSON, arrays as safetensors."""
@@ -338,47 +339,6 @@ def cached_scorer(digest: str, blobs: Mapping[str, bytes]) -> Scorer:
         gc.collect()
         gc.freeze()
     return _loaded[digest]
-
-
-def _array(features: Any) -> npt.NDArray[Any]:
-    if np.ma.is_masked(features):
-        raise InvalidFeaturesError("features hold masked values. Impute them before scoring.")
-    try:
-        return np.asarray(features)
-    except (TypeError, ValueError):
-        raise InvalidFeaturesError("features are rows of differing sizes or kinds; a 2-d array is needed.") from None
-
-
-def _csr(matrix: Any) -> Any:
-    """A scipy matrix by rows; neither scipy nor torch looks again at indices that were changed."""
-    if matrix.ndim == 2 and matrix.format in ("csr", "csc"):
-        outer, inner = matrix.shape if matrix.format == "csr" else matrix.shape[::-1]
-        indices, pointers = matrix.indices, matrix.indptr
-        fit = len(pointers) == outer + 1 and pointers[0] == 0 and bool((pointers[1:] >= pointers[:-1]).all())
-        fit = fit and pointers[-1] <= min(len(indices), len(matrix.data))
-        indices = indices[: pointers[-1]]
-        if not fit or (len(indices) and (indices.min() < 0 or indices.max() >= inner)):
-            raise InvalidFeaturesError(f"the sparse matrix has indices outside its shape {matrix.shape}.")
-    return matrix.tocsr()
-
-
-def _finite(values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-    # numpy makes numbers of times without a word, and drops imaginary parts.
-    none = (np.datetime64, np.timedelta64, np.complexfloating)
-    numbers = values.dtype.kind not in "mMc"
-    numbers = numbers and not (values.dtype == object and any(isinstance(value, none) for value in values.flat))
-    try:
-        # What float32 cannot hold becomes infinite.
-        with np.errstate(over="ignore"):
-            found = np.ascontiguousarray(values, dtype=np.float32) if numbers else None
-    except (TypeError, ValueError, OverflowError):
-        found = None
-    if found is None:
-        # The reason would repeat a value of a row.
-        raise InvalidFeaturesError(f"features have type {values.dtype}; numbers are needed.")
-    if not np.isfinite(found).all():
-        raise InvalidFeaturesError("features hold NaN or infinite values. Impute them before scoring.")
-    return found
 
 
 def _sparse_batch(columns: npt.ArrayLike, values: npt.ArrayLike, pointers: npt.ArrayLike) -> SparseBatch:

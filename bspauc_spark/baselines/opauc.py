@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from bspauc_spark.arrays import finite
 from bspauc_spark.baselines.rows import FloatArray, Matrix, dense_rows, dot, training
 from bspauc_spark.errors import InvalidLabelError
-from bspauc_spark.noise import finite
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -7,9 +7,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from bspauc_spark.arrays import is_sparse
+from bspauc_spark.arrays import finite, is_sparse, labelled, need_both
 from bspauc_spark.errors import InvalidFeaturesError
-from bspauc_spark.noise import finite, labelled, need_both
 from bspauc_spark.workers.rows import DenseRows, Rows, SparseRows
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]

@@ -40,7 +40,7 @@ def typed(frame: DataFrame, path: str, table_format: str | None, names: Iterable
     if format_of(path, table_format) != "csv":
         return frame
     # As pandas writes what is infinite; the reader's own word is Inf, and all else would make the column text.
-    options = {"inferSchema": True, "positiveInf": "inf", "negativeInf": "-inf"}
+    options: dict[str, bool | str] = {"inferSchema": True, "positiveInf": "inf", "negativeInf": "-inf"}
     inferred = _read(frame.sparkSession, path, "csv", options).schema
     kinds = {name: inferred[name].dataType for name in names}
     texts = (name for name, kind in kinds.items() if isinstance(kind, st.StringType))

@@ -1,51 +1,58 @@
-"""What the jobs share: reading and writing tables, features from columns, Params from the command line, exit codes."""
+"""What the jobs share: their arguments and exit codes, Params from the command line, labels, saved models."""
 
 from __future__ import annotations
 
-import difflib
 import json
+import re
 import sys
 from argparse import ArgumentParser
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
-from pyspark.ml import PipelineModel, Transformer
-from pyspark.ml.feature import Imputer, OneHotEncoder, StandardScaler, StringIndexer, VectorAssembler
-from pyspark.ml.linalg import VectorUDT
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.ml import PipelineModel
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
 from bspauc_spark.columns import quoted
 from bspauc_spark.errors import BSPAUCError, InvalidDataError, InvalidParamError, ModelFormatError
 from bspauc_spark.estimator import BSPAUCClassifier
+from bspauc_spark.features import FEATURES
 from bspauc_spark.model import BSPAUCModel
 from bspauc_spark.persistence import cause, read_metadata
+from bspauc_spark.places import MLFLOW_SCHEMES
+from bspauc_spark.tables import FORMATS, check_columns, nearest
 from bspauc_spark.workers.storage import shown
 
-FORMATS = ("parquet", "csv", "libsvm", "delta")
-LABEL = "bspauc__label"
-_SUFFIXES = {".csv": "csv", ".gz": "csv", ".libsvm": "libsvm", ".svm": "libsvm", ".parquet": "parquet"}
+LABEL, HELD = "bspauc__label", "bspauc__held"
+# What storage, files and the network do to a job. A worker that crashed ends its stream too, and what cannot be
+# pickled is a bug: these keep their tracebacks.
+_OUTSIDE = re.compile(r"(java\.(io|nio|net)|org\.apache\.(hadoop|parquet))\.(?!EOFException|NotSerializableException)")
 
 
-def run(job: Callable[[], dict[str, Any]]) -> int:
-    """Run a job: its results as one line of JSON, or one line that says what is wrong, and the exit code."""
+def run(job: Callable[[], dict[str, Any]], label: str = "", options: Mapping[str, str] | None = None) -> int:
+    """Run a job: its results as one line of JSON, or one line that says what is wrong, and the exit code.
+
+    Messages name the column ``label`` and the job's ``options``, by the Params that they set.
+    """
     try:
         results = job()
     except BSPAUCError as error:
-        return _failed(str(error))
+        return _failed(_in_own_words(str(error), label, options))
     except AnalysisException as error:
         return _failed(cause(error))
-    except PySparkException as error:
+    except (PySparkException, Py4JJavaError) as error:
         # An executor's error carries the traceback of the worker, and ours stands in its last line.
         ours = [line.strip() for line in str(error).splitlines() if line.strip().startswith("bspauc_spark.errors.")]
-        if not ours:
-            raise
-        return _failed(ours[-1].partition(": ")[2])
+        if ours:
+            return _failed(_in_own_words(ours[-1].partition(": ")[2], label, options))
+        if "FAILED_READ_FILE" in str(error) or _OUTSIDE.match(cause(error)):
+            return _failed(cause(error))
+        raise
     print(json.dumps(results))
     return 0
 
@@ -53,6 +60,15 @@ def run(job: Callable[[], dict[str, Any]]) -> int:
 def _failed(reason: str) -> int:
     print(f"error: {reason}", file=sys.stderr)
     return 2
+
+
+def _in_own_words(message: str, label: str, options: Mapping[str, str] | None) -> str:
+    """A message of a fit or an audit with what the command line calls columns and Params."""
+    names = {LABEL: f"column {label!r} (--label)", HELD: "--validation", FEATURES: "the vector of all features"}
+    message = re.sub(r"column '(bspauc__\w+)'( \(\w+\))?", lambda found: names.get(found[1], found[0]), message)
+    for param, option in (options or {}).items():
+        message = message.replace(param, option)
+    return message
 
 
 def session(name: str) -> SparkSession:
@@ -79,68 +95,6 @@ def add_model_arguments(parser: ArgumentParser, written: str) -> None:
     parser.add_argument("--overwrite", action="store_true")
 
 
-def format_of(path: str, given: str | None) -> str:
-    """The format of a table: as given, or by its name."""
-    return given or _SUFFIXES.get(Path(path).suffix.lower(), "parquet")
-
-
-def read_table(spark: SparkSession, path: str, table_format: str | None) -> DataFrame:
-    """Parquet, CSV with a header, LIBSVM or Delta."""
-    chosen = format_of(path, table_format)
-    reader = spark.read.format(chosen)
-    if chosen == "csv":
-        reader = reader.options(header=True, inferSchema=True)
-    try:
-        frame = reader.load(path)
-    except PySparkException as error:
-        raise InvalidDataError(f"--input {shown(path)} cannot be read as {chosen}: {cause(error)}") from error
-    return frame
-
-
-def write_table(frame: DataFrame, path: str, table_format: str | None, overwrite: bool) -> None:
-    """Write a table; CSV as text with a header."""
-    chosen = format_of(path, table_format)
-    writer = frame.write.format(chosen).mode("overwrite" if overwrite else "errorifexists")
-    (writer.option("header", True) if chosen == "csv" else writer).save(path)
-
-
-def check_absent(spark: SparkSession, path: str, option: str, overwrite: bool) -> None:
-    """Refuse an output that exists, before anything long starts."""
-    jvm: Any = spark.sparkContext._jvm
-    try:
-        place = jvm.org.apache.hadoop.fs.Path(path)
-        exists = place.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration()).exists(place)
-    except Py4JJavaError as error:
-        raise InvalidDataError(f"{option} {shown(path)} cannot be written: {cause(error)}") from error
-    if exists and not overwrite:
-        raise InvalidDataError(f"{option} {shown(path)} exists already. Give another path, or --overwrite.")
-
-
-def check_columns(frame: DataFrame, names: Iterable[str], option: str) -> None:
-    """Refuse names of columns that are not there, with the nearest that is."""
-    for name in names:
-        if name not in frame.columns:
-            raise InvalidDataError(f"{option} {name}: there is no such column{_nearest(name, frame.columns)}.")
-
-
-def check_free(frame: DataFrame, names: Iterable[str]) -> None:
-    """Refuse a table that has a column which is to be added."""
-    for name in names:
-        if name in frame.columns:
-            raise InvalidDataError(f"--input has a column {name} already: rename it.")
-
-
-def plain_columns(frame: DataFrame) -> list[str]:
-    """Columns that any format can hold: no vectors, arrays or structs."""
-    return [field.name for field in frame.schema.fields if isinstance(field.dataType, st.AtomicType)]
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    known = list(known)
-    close = difflib.get_close_matches(name, known, 1, 0.5)
-    return f"; did you mean {close[0]}" if close else f"; there are {', '.join(known[:20])}"
-
-
 def parse_params(pairs: Sequence[str], file: Path | None) -> dict[str, Any]:
     """Params from a YAML file and, before it, from ``name=value``; an unknown name is refused with the nearest one."""
     values: dict[str, Any] = {}
@@ -163,7 +117,7 @@ def parse_params(pairs: Sequence[str], file: Path | None) -> dict[str, Any]:
     known = [param.name for param in BSPAUCClassifier().params]
     for name in values:
         if name not in known:
-            raise InvalidParamError(f"--param {name}: there is no such Param{_nearest(str(name), known)}.")
+            raise InvalidParamError(f"--param {name}: there is no such Param{nearest(str(name), known)}.")
     return {name: _number(value) for name, value in values.items()}
 
 
@@ -180,120 +134,38 @@ def _number(value: Any) -> Any:
 def numeric_label(frame: DataFrame, label: str, positive: str | None) -> tuple[DataFrame, str]:
     """The label as 1.0 for ``positive`` and 0.0 for the rest, in the column ``LABEL``; numbers are left as they are."""
     check_columns(frame, [label], "--label")
-    numeric = isinstance(frame.schema[label].dataType, (st.NumericType, st.BooleanType))
-    if positive is None and numeric:
-        if isinstance(frame.schema[label].dataType, st.BooleanType):
-            return frame.withColumn(LABEL, quoted(label).cast("double")), LABEL
-        return frame, label
+    kind = frame.schema[label].dataType
     if positive is None:
+        if isinstance(kind, st.BooleanType):
+            return frame.withColumn(LABEL, quoted(label).cast("double")), LABEL
+        if isinstance(kind, st.NumericType):
+            return frame, label
         found = frame.select(quoted(label)).distinct().count()
         raise InvalidDataError(
             f"--label {label} holds text, {found:,} different values: say which of them is positive by --positive."
         )
-    is_positive = quoted(label).cast("string") == positive
-    if numeric:
-        try:
-            is_positive = quoted(label).cast("double") == float(positive)
-        except ValueError as error:
-            raise InvalidDataError(f"--positive {positive} is no number, but --label {label} holds numbers.") from error
-    labelled = frame.withColumn(LABEL, is_positive.cast("double"))
+    labelled = frame.withColumn(LABEL, _is_positive(label, kind, positive).cast("double"))
     if labelled.where(sf.col(LABEL) == 1.0).isEmpty():
         raise InvalidDataError(f"--positive {positive}: no row of --label {label} has that value.")
     return labelled, LABEL
 
 
-def feature_columns(frame: DataFrame, named: Sequence[str] | None, not_features: Iterable[str]) -> list[str]:
-    """The columns to learn from: those named, or all but ``not_features``."""
-    if named:
-        check_columns(frame, named, "--features")
-        return list(named)
-    left_out = set(not_features)
-    chosen = [name for name in frame.columns if name not in left_out]
-    if not chosen:
-        raise InvalidDataError("no column is left to learn from.")
-    return chosen
-
-
-def feature_stages(
-    frame: DataFrame, names: Sequence[str], categorical: Sequence[str], impute: str, most_categories: int
-) -> tuple[list[Any], str]:
-    """Pipeline stages from columns to one vector, and its name.
-
-    Text is encoded, numbers are imputed and scaled; what has no other values than 0 and 1 stays so.
-    """
-    types = {name: frame.schema[name].dataType for name in names}
-    if len(names) == 1 and isinstance(types[names[0]], (VectorUDT, st.ArrayType)):
-        return [], names[0]
-    texts = [name for name, kind in types.items() if isinstance(kind, st.StringType) or name in categorical]
-    numbers = [name for name, kind in types.items() if isinstance(kind, st.NumericType) and name not in texts]
-    others = [n for n, kind in types.items() if n not in texts + numbers and not isinstance(kind, _TAKEN)]
-    if others:
-        kind = types[others[0]].simpleString()
-        raise InvalidDataError(
-            f"column {others[0]} has type {kind}, from which no feature is made. Convert it, or --exclude it."
-        )
-    _check_categories(frame, texts, most_categories)
-    stages: list[Any] = []
-    inputs = {name: name for name in names}
-    gaps, flags = _gaps_and_flags(frame, numbers)
-    if gaps and impute == "error":
-        raise InvalidDataError(
-            f"column {gaps[0]} has missing values, as have {len(gaps) - 1} others. Fill them, or --impute median."
-        )
-    if gaps:
-        inputs |= {name: f"{name}__imputed" for name in gaps}
-        stages.append(Imputer(inputCols=gaps, outputCols=[inputs[name] for name in gaps], strategy=impute))
-    if texts:
-        indexed, encoded = ([f"{name}__{kind}" for name in texts] for kind in ("index", "onehot"))
-        inputs |= dict(zip(texts, encoded, strict=True))
-        stages.append(StringIndexer(inputCols=texts, outputCols=indexed, handleInvalid="keep"))
-        stages.append(OneHotEncoder(inputCols=indexed, outputCols=encoded, dropLast=False))
-    # A rare category or flag is left as 0 and 1: scaled to 0 and 30 it would be learned by heart.
-    unscaled = {*texts, *flags, *(name for name, kind in types.items() if isinstance(kind, st.BooleanType))}
-    scaled = [inputs.pop(name) for name in names if name not in unscaled]
-    if scaled:
-        stages.append(VectorAssembler(inputCols=scaled, outputCol="bspauc__numbers"))
-        stages.append(StandardScaler(inputCol="bspauc__numbers", outputCol="bspauc__scaled", withMean=True))
-    parts = ["bspauc__scaled"] * bool(scaled) + list(inputs.values())
-    stages.append(VectorAssembler(inputCols=parts, outputCol="bspauc__features"))
-    return stages, "bspauc__features"
-
-
-_TAKEN = (st.BooleanType, VectorUDT)
-
-
-def _check_categories(frame: DataFrame, texts: list[str], most: int) -> None:
-    if not texts:
-        return
-    counts = frame.select(*(sf.approx_count_distinct(quoted(name)).alias(name) for name in texts)).first()
-    assert counts is not None
-    for name in texts:
-        if counts[name] > most:
-            raise InvalidDataError(
-                f"column {name} has about {counts[name]:,} different values, too many to encode. Leave it out by "
-                f"--exclude, or raise --max-categories above {most:,}."
-            )
-
-
-def _gaps_and_flags(frame: DataFrame, numbers: list[str]) -> tuple[list[str], list[str]]:
-    """The number columns with missing values, and those with no other values than 0 and 1."""
-    if not numbers:
-        return [], []
-    columns = [quoted(name).cast("double") for name in numbers]
-    gaps = [sf.max(column.isNull() | sf.isnan(column)) for column in columns]
-    others = [sf.max(~column.isin(0.0, 1.0) & ~sf.isnan(column)) for column in columns]
-    found = frame.select(*gaps, *others).first()
-    assert found is not None
-    has_gaps, has_others = found[: len(numbers)], found[len(numbers) :]
-    return (
-        [name for name, gap in zip(numbers, has_gaps, strict=True) if gap],
-        [name for name, other in zip(numbers, has_others, strict=True) if not other],
-    )
+def _is_positive(label: str, kind: st.DataType, positive: str) -> Column:
+    """Numbers are compared as numbers, all else as text."""
+    if isinstance(kind, st.BooleanType) and positive.lower() in ("true", "false"):
+        return quoted(label).cast("string") == positive.lower()
+    if not isinstance(kind, (st.NumericType, st.BooleanType)):
+        return quoted(label).cast("string") == positive
+    try:
+        return quoted(label).cast("double") == float(positive)
+    except ValueError as error:
+        held = "true and false" if isinstance(kind, st.BooleanType) else "numbers"
+        raise InvalidDataError(f"--positive {positive} is no number, but --label {label} holds {held}.") from error
 
 
 def load_model(spark: SparkSession, where: str) -> PipelineModel:
     """A saved ``BSPAUCModel`` or pipeline, by its path or an MLflow URI (``models:/…``, ``runs:/…``)."""
-    if where.startswith(("models:/", "runs:/", "mlflow-artifacts:/")):
+    if where.startswith(MLFLOW_SCHEMES):
         return _from_mlflow(where)
     try:
         kind = read_metadata(spark, where)["class"]
@@ -322,22 +194,3 @@ def _ending_in_ours(loaded: PipelineModel, where: str) -> PipelineModel:
     if not loaded.stages or not isinstance(loaded.stages[-1], BSPAUCModel):
         raise InvalidDataError(f"--model {shown(where)} holds a pipeline whose last stage is no BSPAUCModel.")
     return loaded
-
-
-def prepared(model: PipelineModel, frame: DataFrame) -> tuple[BSPAUCModel, DataFrame]:
-    """The last stage, and the rows as they come to it."""
-    *before, last = model.stages
-    assert isinstance(last, BSPAUCModel)
-    stages: list[Transformer] = list(before)
-    for stage in stages:
-        for column in _inputs(stage):
-            if column not in frame.columns:
-                raise InvalidDataError(f"the model reads a column {column}, which --input does not have.")
-        frame = stage.transform(frame)
-    return last, frame
-
-
-def _inputs(stage: Any) -> list[str]:
-    if stage.hasParam("inputCols") and stage.isSet("inputCols"):
-        return list(stage.getInputCols())
-    return [stage.getInputCol()] if stage.hasParam("inputCol") and stage.isSet("inputCol") else []

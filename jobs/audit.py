@@ -21,7 +21,7 @@ os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 
 from pyspark.sql import functions as sf
 
-from bspauc_spark import cli
+from bspauc_spark import cli, features, places, tables
 from bspauc_spark.diagnostics import MOST_SUSPICIOUS
 from bspauc_spark.model import AUDIT_COLUMNS
 
@@ -35,28 +35,33 @@ def main() -> int:
     parser.add_argument("--top", type=int, default=1000, help="rows to write; 0: all")
     parser.add_argument("--report", type=Path, metavar="HTML", help="also write the report, with the first rows in it")
     args = parser.parse_args()
-    return cli.run(lambda: _audit(args))
+    return cli.run(lambda: _audit(args), args.label)
 
 
 def _audit(args: argparse.Namespace) -> dict[str, Any]:
     spark = cli.session("bspauc_spark audit")
-    cli.check_absent(spark, args.output, "--output", args.overwrite)
+    inputs = {"--input": args.input, "--model": args.model}
+    places.check_output(spark, args.output, args.overwrite, inputs)
+    places.check_report(spark, args.report, args.output, inputs)
     model = cli.load_model(spark, args.model)
-    frame = cli.read_table(spark, args.input, args.format)
-    cli.check_free(frame, AUDIT_COLUMNS)
-    labelled, label = cli.numeric_label(frame, args.label, args.positive)
-    last, rows = cli.prepared(model, labelled)
+    frame = tables.read_table(spark, args.input, args.format)
+    tables.check_free(frame, AUDIT_COLUMNS)
+    tables.check_columns(frame, [args.label], "--label")
+    read = tables.typed(tables.with_row(frame), args.input, args.format, [args.label])
+    labelled, label = cli.numeric_label(read, args.label, args.positive)
+    last, rows = features.prepared(model, labelled)
     auditor = last.copy()
-    auditor.set(auditor.labelCol, label)
+    auditor.set(auditor.labelCol, tables.undotted(label))
     if label == cli.LABEL:
         auditor.set(auditor.positiveLabel, 1.0)
-    kept = [cli.quoted(name) for name in (*cli.plain_columns(frame), *AUDIT_COLUMNS)]
-    audited = auditor.audit(rows).select(*kept).orderBy(sf.desc_nulls_last("suspicion"))
-    cli.write_table(audited.limit(args.top) if args.top else audited, args.output, args.output_format, args.overwrite)
-    written = cli.read_table(spark, args.output, args.output_format)
+    kept = tables.passed_through(frame, tables.format_of(args.output, args.output_format) == "csv")
+    audited = auditor.audit(rows).select(*kept, *AUDIT_COLUMNS).orderBy(sf.desc_nulls_last("suspicion"))
+    first = audited.limit(args.top) if args.top else audited
+    tables.write_table(first, args.output, args.output_format, args.overwrite)
+    written = tables.written(spark, args.output, args.output_format, AUDIT_COLUMNS)
     if args.report:
-        first = written.orderBy(sf.desc_nulls_last("suspicion")).limit(MOST_SUSPICIOUS).toPandas()
-        last.summary.report(args.report, first)
+        shown = written.orderBy(sf.desc_nulls_last("suspicion")).limit(MOST_SUSPICIOUS).toPandas()
+        last.summary.report(args.report, shown)
     return {
         "output": args.output,
         "report": str(args.report) if args.report else None,

@@ -3,8 +3,9 @@
     spark-submit --master 'local[*]' jobs/score.py --model fraud-model --input new.csv --output scored
     spark-submit --master 'local[*]' jobs/score.py --model models:/fraud/1 --input new.parquet --output scored
 
-Adds score, probability (of a positive label) and prediction to the table's columns. The last line printed is JSON. Exit
-code 0, or 2 with one line that says what is wrong.
+Adds score, probability (of a positive label) and prediction to the table's columns. What the model does not read as
+numbers is text in a CSV, and goes through as it is: 00001 stays 00001. The last line printed is JSON. Exit code 0, or 2
+with one line that says what is wrong.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 
 from pyspark.ml.functions import vector_to_array
 
-from bspauc_spark import cli
+from bspauc_spark import cli, features, places, tables
+
+OUTPUTS = ("score", "probability", "prediction")
 
 
 def main() -> int:
@@ -32,23 +35,23 @@ def main() -> int:
 
 def _score(args: argparse.Namespace) -> dict[str, Any]:
     spark = cli.session("bspauc_spark score")
-    cli.check_absent(spark, args.output, "--output", args.overwrite)
+    places.check_output(spark, args.output, args.overwrite, {"--input": args.input, "--model": args.model})
     model = cli.load_model(spark, args.model)
-    frame = cli.read_table(spark, args.input, args.format)
-    last, rows = cli.prepared(model, frame)
+    frame = tables.read_table(spark, args.input, args.format)
+    tables.check_free(frame, OUTPUTS)
+    last, rows = features.prepared(model, tables.with_row(frame))
     scored = last.copy()
     for column in (scored.rawPredictionCol, scored.probabilityCol, scored.predictionCol):
         scored.set(column, f"bspauc__{column.name}")
-    outputs = {
-        "score": vector_to_array("bspauc__rawPredictionCol")[1],
-        "probability": vector_to_array("bspauc__probabilityCol")[1],
-        "prediction": cli.quoted("bspauc__predictionCol"),
-    }
-    cli.check_free(frame, outputs)
-    kept = [cli.quoted(name) for name in cli.plain_columns(frame)]
-    table = scored.transform(rows).select(*kept, *(column.alias(name) for name, column in outputs.items()))
-    cli.write_table(table, args.output, args.output_format, args.overwrite)
-    written = cli.read_table(spark, args.output, args.output_format)
+    outputs = (
+        vector_to_array("bspauc__rawPredictionCol")[1],
+        vector_to_array("bspauc__probabilityCol")[1],
+        cli.quoted("bspauc__predictionCol"),
+    )
+    kept = tables.passed_through(frame, tables.format_of(args.output, args.output_format) == "csv")
+    added = (column.alias(name) for name, column in zip(OUTPUTS, outputs, strict=True))
+    tables.write_table(scored.transform(rows).select(*kept, *added), args.output, args.output_format, args.overwrite)
+    written = tables.written(spark, args.output, args.output_format, OUTPUTS)
     positive = written.where(cli.quoted("prediction") == last.getPositiveLabel()).count()
     return {"output": args.output, "rows": written.count(), "predicted_positive": positive}
 

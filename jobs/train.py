@@ -22,18 +22,17 @@ os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 
 from pyspark.ml import Pipeline, PipelineModel
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
-from bspauc_spark import BSPAUCClassifier, BSPAUCModel, cli
-
-HELD = "bspauc__held"
+from bspauc_spark import BSPAUCClassifier, BSPAUCModel, cli, features, places, tables
 
 
 def main() -> int:
     """Read, train, save, report."""
     args = _arguments()
-    return cli.run(lambda: _train(args))
+    options = {"validationIndicatorCol": "--validation"} if args.validation else {}
+    return cli.run(lambda: _train(args), args.label, options)
 
 
 def _arguments() -> argparse.Namespace:
@@ -49,7 +48,7 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--exclude", nargs="+", default=[], metavar="COLUMN", help="columns to leave out, such as keys")
     parser.add_argument(
-        "--categorical", nargs="+", default=[], metavar="COLUMN", help="numbers that are codes; text is always encoded"
+        "--categorical", nargs="+", default=[], metavar="COLUMN", help="codes and flags to be encoded as text is"
     )
     parser.add_argument("--impute", choices=("median", "mean", "error"), default="median", help="missing numbers")
     parser.add_argument("--max-categories", type=int, default=1000, help="most different values of an encoded column")
@@ -81,18 +80,25 @@ def _train(args: argparse.Namespace) -> dict[str, Any]:
         raise cli.InvalidParamError(f"--validation {args.validation:g} must be in [0, 1).")
     classifier = BSPAUCClassifier(**params)
     spark = cli.session("bspauc_spark train")
-    cli.check_absent(spark, args.output, "--output", args.overwrite)
-    frame = cli.read_table(spark, args.input, args.format)
-    cli.check_columns(frame, args.exclude, "--exclude")
-    given = frame.columns
+    places.check_output(spark, args.output, args.overwrite, {"--input": args.input})
+    places.check_report(spark, args.report, args.output, {"--input": args.input})
+    frame = tables.read_table(spark, args.input, args.format)
+    tables.check_columns(frame, [args.label], "--label")
+    tables.check_columns(frame, args.exclude, "--exclude")
+    tables.check_columns(frame, args.categorical, "--categorical")
+    names = features.feature_columns(frame, args.features, [args.label, *args.exclude])
+    codes = [name for name in args.categorical if name != args.label]
+    given = [name for name in frame.columns if name not in codes]
+    frame = features.flags_as_text(tables.typed(frame, args.input, args.format, given), codes)
+    held = _held_back(frame, args.validation)
     frame, label = cli.numeric_label(frame, args.label, args.positive)
-    names = cli.feature_columns(frame.select(given), args.features, [args.label, *args.exclude])
-    cli.check_columns(frame, args.categorical, "--categorical")
-    stages, features = cli.feature_stages(frame, names, args.categorical, args.impute, args.max_categories)
-    classifier.setFeaturesCol(features).setLabelCol(label)
+    stages, vector = features.feature_stages(frame, names, codes, args.impute, args.max_categories)
+    classifier.setFeaturesCol(vector).setLabelCol(tables.undotted(label))
     if args.validation:
-        frame = _hold_back(frame, given, args.validation)
-        classifier.setValidationIndicatorCol(HELD)
+        frame = frame.withColumn(cli.HELD, held)
+        _check_held(frame, args.validation)
+        classifier.setValidationIndicatorCol(cli.HELD)
+    frame = tables.without_dots(frame)
     start = time.perf_counter()
     tracked = args.mlflow or args.experiment or args.register
     with _mlflow_run(args.experiment) if tracked else contextlib.nullcontext() as run:
@@ -103,10 +109,18 @@ def _train(args: argparse.Namespace) -> dict[str, Any]:
     return {**_results(args, model, time.perf_counter() - start), "mlflow_run": run.info.run_id if run else None}
 
 
-def _hold_back(frame: DataFrame, names: list[str], share: float) -> DataFrame:
+def _held_back(frame: DataFrame, share: float) -> Column:
     """By a hash of the row: the same rows whatever the partitioning, and equal rows on the same side."""
-    place = sf.pmod(sf.xxhash64(*(cli.quoted(name) for name in names)), sf.lit(1_000_000))
-    return frame.withColumn(HELD, place < share * 1_000_000)
+    place = sf.pmod(sf.xxhash64(*(cli.quoted(name) for name in frame.columns)), sf.lit(1_000_000))
+    return place < share * 1_000_000
+
+
+def _check_held(frame: DataFrame, share: float) -> None:
+    counted = frame.select(sf.count_if(cli.HELD), sf.count("*")).first()
+    assert counted is not None
+    held, rows = counted
+    if held in (0, rows):
+        raise cli.InvalidDataError(f"--validation {share:g} holds back {held:,} of {rows:,} rows: give another share.")
 
 
 def _mlflow_run(experiment: str | None) -> Any:

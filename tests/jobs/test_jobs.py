@@ -46,6 +46,7 @@ def claims(rows: int = 3000, seed: int = 0) -> pd.DataFrame:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("claims")
     claims().to_csv(path / "claims.csv", index=False)
+    (path / "taken").mkdir()
     return path
 
 
@@ -177,7 +178,8 @@ REFUSED = [
     (["--label", "status", "--positive", "fraud", "--param", "rounds=2026-99-01"], ["--param rounds=2026-99-01 is no"]),
     (["--label", "status", "--validation", "1.5"], ["--validation 1.5 must be in [0, 1)"]),
     (["--label", "age at claim", "--positive", "old"], ["--positive old is no number"]),
-    (["--label", "status", "--output", "claims.csv"], ["claims.csv exists already", "--overwrite"]),
+    (["--label", "status", "--output", "taken"], ["taken exists already", "--overwrite"]),
+    (["--label", "status", "--output", "claims.csv"], ["claims.csv is, holds or lies in --input", "another path"]),
 ]
 
 

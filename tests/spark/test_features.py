@@ -7,7 +7,7 @@ import pandas as pd
 from pyspark.ml import Pipeline
 from pyspark.sql import SparkSession
 
-from bspauc_spark import cli
+from bspauc_spark import features
 
 
 def test_only_numbers_are_scaled(spark: SparkSession) -> None:
@@ -21,7 +21,7 @@ def test_only_numbers_are_scaled(spark: SparkSession) -> None:
         }
     )
     frame = spark.createDataFrame(rows)
-    stages, name = cli.feature_stages(frame, list(rows.columns), [], "median", 100)
+    stages, name = features.feature_stages(frame, list(rows.columns), [], "median", 100)
     made = Pipeline(stages=stages).fit(frame).transform(frame).select(name).collect()
     x = np.array([row[0].toArray() for row in made])
     # Spark's median of an even count is the lower one, and its standard deviation that of a sample.

@@ -24,7 +24,7 @@ from pyspark.sql import types as st
 from bspauc_spark.columns import quoted
 from bspauc_spark.errors import InvalidDataError
 from bspauc_spark.model import BSPAUCModel
-from bspauc_spark.tables import check_columns, check_free, replaced, undotted, without_dots
+from bspauc_spark.tables import check_columns, check_free, is_gap, replaced, undotted, without_dots
 
 FEATURES = "bspauc__features"
 _NUMBERS, _SCALED = "bspauc__numbers", "bspauc__scaled"
@@ -218,7 +218,7 @@ def _check_numbers(frame: DataFrame, numbers: Mapping[str, Column], given: Mappi
     """Refuse text, infinite values, and gaps that no stage fills: Spark would fail at them halfway."""
     values = _values(frame, numbers)
     texts = [name for name in numbers if isinstance(frame.schema[name].dataType, st.StringType)]
-    wrong = [sf.count_if(quoted(name).isNotNull() & numbers[name].isNull()) for name in texts]
+    wrong = [sf.count_if(numbers[name].isNull() & ~is_gap(quoted(name))) for name in texts]
     counts = dict(zip(texts, frame.select(*wrong).first() or (), strict=True)) if texts else {}
     for name, found in values.items():
         if counts.get(name):

@@ -14,9 +14,9 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from bspauc_spark.errors import InvalidDataError
+from bspauc_spark.errors import InvalidDataError, InvalidParamError
 from bspauc_spark.persistence import cause
-from bspauc_spark.workers.storage import shown
+from bspauc_spark.workers.storage import on_disk, shown
 
 MLFLOW_SCHEMES = ("models:/", "runs:/", "mlflow-artifacts:/")
 # Object stores have no folders to try: who may write to a prefix may not write above it.
@@ -41,16 +41,20 @@ def check_report(spark: SparkSession, report: Path | None, output: str, inputs: 
     """Refuse a ``--report``, a file of this machine, that overlaps one of ``inputs`` or cannot be written."""
     if report is None:
         return
-    qualified = f"file:{os.path.realpath(report)}"
+    try:
+        path = on_disk(report)
+    except InvalidParamError as error:
+        raise InvalidDataError(f"--report {error}") from error
+    qualified = f"file:{os.path.realpath(path)}"
     _check_apart(spark, "--report", str(report), qualified, inputs)
     # A report may lie in the output's folder, but must not be the folder.
     if _within(_qualified(*_place(spark, output)), qualified):
         raise InvalidDataError(f"--report {report} is where --output {shown(output)} goes. Give another path.")
     try:
-        if report.exists():
-            report.open("ab").close()
+        if path.exists():
+            path.open("ab").close()
         else:
-            with tempfile.TemporaryFile(dir=next(folder for folder in report.absolute().parents if folder.exists())):
+            with tempfile.TemporaryFile(dir=next(folder for folder in path.absolute().parents if folder.exists())):
                 pass
     except OSError as error:
         reason = error.strerror or str(error)

@@ -30,7 +30,7 @@ from bspauc_spark.version import __version__
 from bspauc_spark.workers.networks import NetworkSpec, ScoringNetwork
 from bspauc_spark.workers.rows import Batch, SparseBatch
 from bspauc_spark.workers.scoring import score_blocks
-from bspauc_spark.workers.storage import shown
+from bspauc_spark.workers.storage import on_disk, shown
 
 FORMAT_VERSION = 1
 JSON_NAME, WEIGHTS_NAME = "model.json", "model.safetensors"
@@ -176,7 +176,7 @@ class Scorer:
 
     def save(self, path: str | Path) -> None:
         """Write the model's two files into the folder ``path``, which is made if need be."""
-        folder = Path(path)
+        folder = on_disk(path)
         folder.mkdir(parents=True, exist_ok=True)
         for name, blob in self.to_blobs().items():
             (folder / name).write_bytes(blob)
@@ -184,11 +184,11 @@ class Scorer:
     @classmethod
     def load(cls, path: str | Path) -> Scorer:
         """Read what ``save`` wrote."""
-        source = f"the model at {shown(str(path))}"
+        source, folder = f"the model at {shown(str(path))}", on_disk(path)
         with reading(source):
-            described = read_file(Path(path), JSON_NAME)
+            described = read_file(folder, JSON_NAME)
             spec: NetworkSpec = _described(described)[1]["network"]
-            weights = read_file(Path(path), WEIGHTS_NAME, _most_bytes(spec))
+            weights = read_file(folder, WEIGHTS_NAME, _most_bytes(spec))
         return cls.from_blobs({JSON_NAME: described, WEIGHTS_NAME: weights}, source)
 
 

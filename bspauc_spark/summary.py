@@ -13,6 +13,7 @@ from bspauc_spark.algorithm import Round
 from bspauc_spark.diagnostics import Diagnostics
 from bspauc_spark.errors import MalformedError
 from bspauc_spark.schema import many, maybe, plain, real, record, table, text, whole
+from bspauc_spark.workers.storage import on_disk
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -49,7 +50,7 @@ class TrainingSummary:
         """
         from bspauc_spark.report import write_report
 
-        return write_report(self, Path(path), audited)
+        return write_report(self, on_disk(path), audited)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON, which has no NaN."""

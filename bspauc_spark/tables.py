@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from pyspark.errors import PySparkException
@@ -23,6 +23,9 @@ _SUFFIXES = {".csv": "csv", ".gz": "csv", ".libsvm": "libsvm", ".svm": "libsvm",
 # line feed, and trims what it writes.
 _CSV: dict[str, bool | str] = {"header": True, "quote": '"', "escape": '"', "multiLine": True}
 _CSV_WRITTEN: dict[str, bool | str] = {**_CSV, "ignoreLeadingWhiteSpace": False, "ignoreTrailingWhiteSpace": False}
+# What R, databases and spreadsheets write for a number that is not there.
+_GAPS = ("NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "None", "\\N")
+_NUMBER = r"^\s*[+-]?((\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?|(?i:inf|infinity))\s*$"
 
 
 def format_of(path: str, given: str | None) -> str:
@@ -36,16 +39,39 @@ def read_table(spark: SparkSession, path: str, table_format: str | None) -> Data
 
 
 def typed(frame: DataFrame, path: str, table_format: str | None, names: Iterable[str]) -> DataFrame:
-    """The table with those of ``names`` as numbers, booleans or times of which a CSV holds nothing else."""
+    """The table with those of ``names`` as numbers, booleans or times of which a CSV holds nothing else.
+
+    Numbers may have gaps among them.
+    """
     if format_of(path, table_format) != "csv":
         return frame
     # As pandas writes what is infinite; the reader's own word is Inf, and all else would make the column text.
     options: dict[str, bool | str] = {"inferSchema": True, "positiveInf": "inf", "negativeInf": "-inf"}
     inferred = _read(frame.sparkSession, path, "csv", options).schema
     kinds = {name: inferred[name].dataType for name in names}
-    texts = (name for name, kind in kinds.items() if isinstance(kind, st.StringType))
-    casts = {name: quoted(name).try_cast(kinds[name]) for name in kinds.keys() - set(texts)}
+    texts = [name for name, kind in kinds.items() if isinstance(kind, st.StringType)]
+    kinds |= dict.fromkeys(_numbers_with_gaps(frame, texts), st.DoubleType())
+    casts = {name: quoted(name).try_cast(kind) for name, kind in kinds.items() if not isinstance(kind, st.StringType)}
     return replaced(frame, casts)
+
+
+def _numbers_with_gaps(frame: DataFrame, texts: Sequence[str]) -> list[str]:
+    """Those of the columns that hold numbers and words for a gap; among other text NA may be a country."""
+    if not texts:
+        return []
+    sums = []
+    for column in map(quoted, texts):
+        number = column.rlike(_NUMBER)
+        sums += [sf.count_if(number), sf.count_if(~number & ~is_gap(column))]
+    found = frame.select(*sums).first()
+    assert found is not None
+    counts = zip(texts, found[::2], found[1::2], strict=True)
+    return [name for name, numbers, others in counts if numbers and not others]
+
+
+def is_gap(text: Column) -> Column:
+    """Whether a text stands for a number that is not there."""
+    return sf.trim(text).isin(*_GAPS)
 
 
 def _read(spark: SparkSession, path: str, chosen: str, more: Mapping[str, bool | str]) -> DataFrame:

@@ -129,11 +129,9 @@ class Folder(ABC):
 
 def folder(location: str) -> Folder:
     """The folder at a path or at a URI that ``pyarrow.fs`` knows."""
-    # Hadoop takes scheme:/path for a URI too, and a folder called "dbfs:" is what nobody asked for.
-    named = re.match(r"([A-Za-z][\w+.-]+):/", location)
-    if named is None:
+    scheme = _scheme(location)
+    if scheme is None:
         return DiskFolder(Path(os.path.expanduser(location)))
-    scheme = named[1]
     try:
         path = unquote(urlsplit(location).path)
     except ValueError as error:
@@ -151,6 +149,24 @@ def folder(location: str) -> Folder:
     if not location.startswith(f"{scheme}://"):
         raise InvalidParamError(f"{shown(location)!r} lacks a slash: write {scheme}://.")
     return StoreFolder(location)
+
+
+def on_disk(location: str | Path) -> Path:
+    """A path of this machine, as it is or as a ``file:`` URI; what a URI of other storage names is not one."""
+    if _scheme(str(location)) in (None, "file"):
+        place = folder(str(location))
+        assert isinstance(place, DiskFolder)
+        return place.path
+    raise InvalidParamError(
+        f"{shown(str(location))!r} is no path of this machine. Give one and copy the files, or mount the storage as a "
+        "folder (on Databricks: /Volumes/…)."
+    )
+
+
+def _scheme(location: str) -> str | None:
+    # Hadoop takes scheme:/path for a URI too, and a folder called "dbfs:" is what nobody asked for.
+    named = re.match(r"([A-Za-z][\w+.-]+):/", location)
+    return named[1] if named else None
 
 
 def shown(location: str) -> str:

@@ -14,10 +14,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from bspauc_spark import BSPAUCModel
 from bspauc_spark.errors import InvalidParamError, without_credentials
 from bspauc_spark.workers import storage
 from bspauc_spark.workers.storage import DiskFolder, Folder, folder, shown
 from tests.servers import ObjectStore, object_store
+
+FIXTURE = Path(__file__).parents[1] / "fixtures" / "model-format-1" / "mlp" / "local"
 
 
 @pytest.fixture(scope="module")
@@ -199,3 +202,25 @@ def test_a_path_with_a_scheme_is_never_a_folder_of_that_name(tmp_path: Path, mon
         assert isinstance(place, DiskFolder)
         assert str(place.path) == wanted
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("location", ["dbfs:/models/x", "s3://key:secret@bucket/x", Path("abfss://box@account/x")])
+def test_a_model_or_a_report_for_other_storage_is_refused_and_makes_no_folder_of_that_name(
+    location: str | Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = BSPAUCModel.loadLocal(FIXTURE)
+    for write in (model.saveLocal, BSPAUCModel.loadLocal, model.summary.report):
+        with pytest.raises(InvalidParamError, match=r"/x' is no path of this machine\. Give one") as caught:
+            write(location)
+        assert "secret" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_is_written_where_a_file_uri_or_a_tilde_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    model = BSPAUCModel.loadLocal(FIXTURE)
+    for location, place in ((f"file://{tmp_path}/a%20b", "a b"), ("~/c", "c")):
+        model.saveLocal(location)
+        assert (tmp_path / place / "model.json").is_file()
+        BSPAUCModel.loadLocal(location)

@@ -30,7 +30,7 @@ from pyspark.sql import SparkSession
 from bspauc_spark import BSPAUCClassifier, staging
 from bspauc_spark.errors import BSPAUCError
 from bspauc_spark.shards import ShardTask
-from tests.conftest import FAST, noisy_moons
+from tests.conftest import FAST, QUICK_JAVA, noisy_moons
 from tests.processes import descendants, launchers
 
 
@@ -77,6 +77,7 @@ def main() -> None:
     asked = json.loads(sys.argv[1])
     builder = SparkSession.builder.master(asked["master"]).config("spark.ui.enabled", "false")
     builder = builder.config("spark.ui.showConsoleProgress", "false").config("spark.log.level", "ERROR")
+    builder = builder.config("spark.executor.extraJavaOptions", QUICK_JAVA)
     for name, value in asked.get("conf", {}).items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()

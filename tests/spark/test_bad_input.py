@@ -219,6 +219,7 @@ REFUSED: dict[str, Callable[[Bench], Any]] = {
     "a model that was not fitted": lambda bench: BSPAUCModel().transform(bench.good()),
     "no model at the path": lambda _: BSPAUCModel.load("not/there"),
     "no local model at the path": lambda _: BSPAUCModel.loadLocal("not/there"),
+    "a URI where a local path is needed": lambda bench: bench.model.saveLocal("s3://bucket/model"),
 }
 
 

@@ -216,6 +216,51 @@ def test_a_flag_with_gaps_can_be_a_category(spark: SparkSession, tmp_path: Path)
     assert done.returncode == 0, done.stderr
 
 
+def test_words_for_a_gap_are_gaps_among_numbers_and_text_among_text(spark: SparkSession, tmp_path: Path) -> None:
+    table = pd.DataFrame(
+        {
+            "r": ["1", "NA", "-2.5e3"],
+            "sql": ["NULL", "+7", None],
+            "sheet": [" #N/A", ".5", "7. "],
+            "far": ["1", "Inf", "nan"],
+            "country": ["NA", "DE", "7"],
+            "code": ["NA", "1d", "2f"],
+            "none": ["NA", "NA", "NA"],
+        }
+    )
+    path = str(tmp_path / "table.csv")
+    table.to_csv(path, index=False)
+    frame = tables.typed(tables.read_table(spark, path, None), path, None, table.columns)
+    numbers = {
+        "r": [1, np.nan, -2500],
+        "sql": [np.nan, 7, np.nan],
+        "sheet": [np.nan, 0.5, 7],
+        "far": [1, np.inf, np.nan],
+    }
+    found = frame.toPandas()
+    pd.testing.assert_frame_equal(found[[*numbers]], pd.DataFrame(numbers))
+    texts = ["country", "code", "none"]
+    pd.testing.assert_frame_equal(found[texts], table[texts])
+
+
+def test_a_table_with_words_for_gaps_is_learned_from_and_scored_like_one_with_gaps(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = loans()[["size.eur", "open", "bad"]]
+    table["size.eur"] = _some(table["size.eur"], 9)
+    scores = []
+    for name, word in (("r", "NA"), ("pandas", "")):
+        path, model, scored = (str(tmp_path / f"{name}{what}") for what in (".csv", "-model", "-scored"))
+        table.to_csv(path, index=False, na_rep=word)
+        done = call("train.py", "--input", path, "--label", "bad", "--positive", "true", "--output", model, *FAST)
+        assert done.returncode == 0, done.stderr
+        done = call("score.py", "--input", path, "--model", model, "--output", scored)
+        assert done.returncode == 0, done.stderr
+        scores.append(np.sort(pd.read_parquet(scored)["score"]))
+    np.testing.assert_array_equal(*scores)
+    assert len(scores[0]) == len(table)
+
+
 @pytest.mark.parametrize("output", ["in", "in/loans.csv", "in/new", ".", "link", "in/../in"])
 def test_an_output_that_would_destroy_the_input_is_refused(spark: SparkSession, tmp_path: Path, output: str) -> None:
     (tmp_path / "in").mkdir()
@@ -266,6 +311,12 @@ def test_what_cannot_be_written_is_refused_before_the_table_is_read(
     assert reason in line
     assert not (folder / "new").exists()
     assert not list(folder.glob(".*bspauc*"))
+
+
+def test_a_report_for_other_storage_is_refused_before_the_table_is_read(folder: Path) -> None:
+    places = ("--output", folder / "new", "--report", "s3://bucket/report.html")
+    line = _refused("train.py", "--input", folder / "loans.csv", "--label", "nope", *places)
+    assert line.startswith("error: --report 's3:/bucket/report.html' is no path of this machine.")
 
 
 def test_a_file_that_is_lost_while_a_job_runs_is_one_line(

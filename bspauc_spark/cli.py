@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
+import signal
 import sys
+import threading
 from argparse import ArgumentParser
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import yaml
 from py4j.protocol import Py4JJavaError
@@ -33,6 +37,9 @@ LABEL, HELD = "bspauc__label", "bspauc__held"
 # pickled is a bug: these keep their tracebacks.
 _OUTSIDE = re.compile(r"(java\.(io|nio|net)|org\.apache\.(hadoop|parquet))\.(?!EOFException|NotSerializableException)")
 
+# Set by spark-submit for the Python process that it starts.
+_SUBMITTED = "PYSPARK_GATEWAY_PORT"
+
 
 def run(job: Callable[[], dict[str, Any]], label: str = "", options: Mapping[str, str] | None = None) -> int:
     """Run a job: its results as one line of JSON, or one line that says what is wrong, and the exit code.
@@ -40,7 +47,8 @@ def run(job: Callable[[], dict[str, Any]], label: str = "", options: Mapping[str
     Messages name the column ``label`` and the job's ``options``, by the Params that they set.
     """
     try:
-        results = job()
+        with _ended_in_order():
+            results = job()
     except BSPAUCError as error:
         return _failed(_in_own_words(str(error), label, options))
     except AnalysisException as error:
@@ -55,6 +63,46 @@ def run(job: Callable[[], dict[str, Any]], label: str = "", options: Mapping[str
         raise
     print(json.dumps(results))
     return 0
+
+
+@contextlib.contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """SIGTERM, by which schedulers end a job, as an exit of Python, which removes staged rows on its way."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    code = 128 + signal.SIGTERM
+    ended, over = False, threading.Event()
+
+    def leave(*_: object) -> NoReturn:
+        nonlocal ended
+        ended = True
+        # Whoever has no patience left sends SIGKILL.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        sys.exit(code)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    if _SUBMITTED in os.environ:
+        threading.Thread(target=_end_with_jvm, args=(os.getppid(), over), name="bspauc-jvm", daemon=True).start()
+    try:
+        yield
+    except BaseException:
+        if not ended:
+            raise
+        # Whatever it has become on its way: the JVM, which is often ended too, is no longer there to tidy up.
+        _failed("ended by SIGTERM.")
+        sys.exit(code)
+    finally:
+        over.set()
+        signal.signal(signal.SIGTERM, before)
+
+
+def _end_with_jvm(jvm: int, over: threading.Event) -> None:
+    """A scheduler may end spark-submit's JVM alone; a fit in this process would train on, for nothing."""
+    while not over.wait(1.0):
+        if os.getppid() != jvm:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+            return
 
 
 def _failed(reason: str) -> int:

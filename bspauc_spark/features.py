@@ -184,7 +184,7 @@ def _as_read(stages: Sequence[Transformer], frame: DataFrame) -> DataFrame:
         kind: [name for stage in stages if isinstance(stage, kind) for name in _inputs(stage) if name in given]
         for kind in (StringIndexerModel, ImputerModel, VectorAssembler)
     }
-    frame = flags_as_text(frame, read[StringIndexerModel])
+    frame = _flags_as_learned(stages, flags_as_text(frame, read[StringIndexerModel]))
     numbers = {
         name: _number(given[name], name, frame.schema[name].dataType)
         for name in dict.fromkeys(read[ImputerModel] + read[VectorAssembler])
@@ -194,6 +194,19 @@ def _as_read(stages: Sequence[Transformer], frame: DataFrame) -> DataFrame:
     _check_numbers(frame, numbers, given, filled)
     texts = [name for name in numbers if isinstance(frame.schema[name].dataType, st.StringType)]
     return replaced(frame, {name: numbers[name] for name in texts})
+
+
+def _flags_as_learned(stages: Sequence[Transformer], frame: DataFrame) -> DataFrame:
+    """Categories true and false as training spelled them: pandas writes True, Spark true."""
+    spelled: dict[str, Column] = {}
+    for stage in stages:
+        if isinstance(stage, StringIndexerModel):
+            for name, labels in zip(_inputs(stage), stage.labelsArray, strict=True):
+                if name in frame.columns and sorted(label.lower() for label in labels) == ["false", "true"]:
+                    text = quoted(name).cast("string")
+                    same = [sf.when(sf.lower(text) == label.lower(), label) for label in labels]
+                    spelled[name] = sf.coalesce(*same, text)
+    return replaced(frame, spelled)
 
 
 def _lets_gaps_pass(stage: Transformer) -> bool:

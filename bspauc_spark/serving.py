@@ -20,7 +20,7 @@ import pandas as pd
 from bspauc_spark.errors import InvalidDataError, InvalidFeaturesError, MalformedError
 from bspauc_spark.schema import brief, flag, many, maybe, parse, real, record, table, text, whole, within
 from bspauc_spark.scorer import Scorer, read_file, reading
-from bspauc_spark.workers.storage import shown
+from bspauc_spark.workers.storage import on_disk, shown
 
 OUTPUTS = ("score", "probability", "prediction")
 STEPS_NAME = "steps.json"
@@ -98,14 +98,14 @@ class Predictor:
     def save(self, path: str | Path) -> None:
         """Write model and steps into the folder ``path``."""
         self.scorer.save(path)
-        (Path(path) / STEPS_NAME).write_text(json.dumps(asdict(self.plan), indent=1))
+        (on_disk(path) / STEPS_NAME).write_text(json.dumps(asdict(self.plan), indent=1))
 
     @classmethod
     def load(cls, path: str | Path) -> Predictor:
         """Read what ``save`` wrote."""
         scorer = Scorer.load(path)
         with reading(f"the model at {shown(str(path))}"):
-            data = read_file(Path(path), STEPS_NAME)
+            data = read_file(on_disk(path), STEPS_NAME)
             with within(STEPS_NAME):
                 plan = Plan(**_PLAN(parse(data), ""))
                 check_widths(plan, scorer.spec.num_features)

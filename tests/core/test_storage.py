@@ -16,6 +16,8 @@ import pytest
 
 from bspauc_spark import BSPAUCModel
 from bspauc_spark.errors import InvalidParamError, without_credentials
+from bspauc_spark.flavor import plain
+from bspauc_spark.serving import Predictor
 from bspauc_spark.workers import storage
 from bspauc_spark.workers.storage import DiskFolder, Folder, folder, shown
 from tests.servers import ObjectStore, object_store
@@ -220,7 +222,12 @@ def test_a_model_or_a_report_for_other_storage_is_refused_and_makes_no_folder_of
 def test_a_model_is_written_where_a_file_uri_or_a_tilde_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     model = BSPAUCModel.loadLocal(FIXTURE)
+    served = plain(model)
+    assert served is not None
     for location, place in ((f"file://{tmp_path}/a%20b", "a b"), ("~/c", "c")):
         model.saveLocal(location)
         assert (tmp_path / place / "model.json").is_file()
         BSPAUCModel.loadLocal(location)
+        served.save(f"{location}-served")
+        assert (tmp_path / f"{place}-served" / "steps.json").is_file()
+        Predictor.load(f"{location}-served")

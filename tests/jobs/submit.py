@@ -9,7 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -19,23 +19,30 @@ def submit(
     job: str, *args: str, cwd: Path, timeout: float = 300, environment: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """``spark-submit jobs/<job> <args>`` on two local cores, in the folder ``cwd``."""
+    return subprocess.run(
+        _command(job, args), env=_environment(environment), capture_output=True, text=True, timeout=timeout, cwd=cwd
+    )
+
+
+def started(job: str, *args: str, cwd: Path, said: Path) -> subprocess.Popen[bytes]:
+    """The same, not waited for; what it says goes to the file ``said``, and its processes are a group of their own."""
+    with said.open("wb") as file:
+        return subprocess.Popen(
+            _command(job, args), env=_environment(), stdout=file, stderr=file, cwd=cwd, start_new_session=True
+        )
+
+
+def _command(job: str, args: Sequence[str]) -> list[str]:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     spark_submit = shutil.which("spark-submit", path=path)
     assert spark_submit, "spark-submit comes with pyspark"
     settings = ["--conf", "spark.ui.enabled=false", "--conf", "spark.log.level=ERROR"]
-    return subprocess.run(
-        [spark_submit, "--master", "local[2]", *settings, str(ROOT / "jobs" / job), *args],
-        env={
-            **os.environ,
-            "PYSPARK_PYTHON": sys.executable,
-            "PYSPARK_DRIVER_PYTHON": sys.executable,
-            **(environment or {}),
-        },
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        cwd=cwd,
-    )
+    return [spark_submit, "--master", "local[2]", *settings, str(ROOT / "jobs" / job), *args]
+
+
+def _environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
+    python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    return {**os.environ, **python, **(more or {})}
 
 
 def call(job: str, *args: str) -> subprocess.CompletedProcess[str]:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +18,9 @@ import pytest
 from pyspark.sql import SparkSession
 from sklearn.metrics import roc_auc_score
 
-from tests.jobs.submit import call, submit
+from bspauc_spark import cli
+from tests.jobs.submit import call, started, submit
+from tests.processes import alive, descendants, wait_for
 
 FAST = ["--param", "rounds=3", "--param", "stepsPerRound=20", "--param", "hiddenLayers=[16, 16]"]
 
@@ -156,6 +162,53 @@ def test_vector_columns_in_libsvm_files_are_taken_as_they_are(tmp_path: Path) ->
     (tmp_path / "rows.libsvm").write_text("\n".join(lines) + "\n")
     done = submit("train.py", *("--input", "rows.libsvm", "--label", "label", "--output", "model"), *FAST, cwd=tmp_path)
     assert _results(done)["features"] == 5
+
+
+@pytest.mark.parametrize("end", [os.killpg, os.kill], ids=["all processes", "spark-submit alone"])
+def test_a_job_that_a_scheduler_ends_leaves_no_staged_rows(
+    folder: Path, tmp_path: Path, end: Callable[[int, int], None]
+) -> None:
+    (tmp_path / "staging").mkdir()
+    said = tmp_path / "said"
+    job = started(
+        *("train.py", "--input", "claims.csv", "--label", "status", "--positive", "fraud", "--exclude", "claim"),
+        *("--output", str(tmp_path / "model"), *FAST, "--param", "rounds=100000"),
+        *("--param", f"stagingDir={tmp_path}/staging"),
+        cwd=folder,
+        said=said,
+    )
+    try:
+        wait_for(lambda: b"3/100000" in said.read_bytes() or job.poll() is not None, 120, "three rounds")
+        assert list((tmp_path / "staging").iterdir()), said.read_text()
+        processes = {job.pid, *descendants(job.pid)}
+        end(job.pid, signal.SIGTERM)
+        job.wait(60)
+        wait_for(lambda: not any(map(alive, processes)), 30, "the end of all processes")
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(job.pid, signal.SIGKILL)
+        job.wait()
+    assert list((tmp_path / "staging").iterdir()) == []
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_job_that_is_ended_says_so_whatever_fails_on_the_way(capsys: pytest.CaptureFixture[str]) -> None:
+    def job() -> dict[str, Any]:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            return {"never": "here"}
+        finally:
+            # A scheduler without patience; and Spark, which is not there any more.
+            os.kill(os.getpid(), signal.SIGTERM)
+            raise ConnectionRefusedError
+
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as ended:
+        cli.run(job)
+    assert ended.value.code == 143
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", "error: ended by SIGTERM.\n")
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 REFUSED_BY_SUBMIT = [

@@ -216,6 +216,26 @@ def test_a_flag_with_gaps_can_be_a_category(spark: SparkSession, tmp_path: Path)
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("kinds", [("csv", "parquet"), ("parquet", "csv")], ids=" then ".join)
+def test_a_flag_is_the_same_category_however_a_format_spells_it(
+    spark: SparkSession, tmp_path: Path, kinds: tuple[str, str]
+) -> None:
+    table = loans()[["open", "size.eur", "bad"]]
+    table.to_csv(tmp_path / "loans.csv", index=False)
+    table.to_parquet(tmp_path / "loans.parquet", index=False)
+    model = str(tmp_path / "model")
+    learned = ("--input", str(tmp_path / f"loans.{kinds[0]}"), "--label", "bad", "--positive", "true")
+    done = call("train.py", *learned, "--categorical", "open", "--output", model, *FAST)
+    assert done.returncode == 0, done.stderr
+    scores = []
+    for kind in kinds:
+        scored = str(tmp_path / f"scored-{kind}")
+        done = call("score.py", "--input", str(tmp_path / f"loans.{kind}"), "--model", model, "--output", scored)
+        assert done.returncode == 0, done.stderr
+        scores.append(np.sort(pd.read_parquet(scored)["score"]))
+    np.testing.assert_array_equal(*scores)
+
+
 def test_words_for_a_gap_are_gaps_among_numbers_and_text_among_text(spark: SparkSession, tmp_path: Path) -> None:
     table = pd.DataFrame(
         {

@@ -166,11 +166,13 @@ def parse_params(pairs: Sequence[str], file: Path | None) -> dict[str, Any]:
     for name in values:
         if name not in known:
             raise InvalidParamError(f"--param {name}: there is no such Param{nearest(str(name), known)}.")
-    return {name: _number(value) for name, value in values.items()}
+    return {name: _meant(name, value) for name, value in values.items()}
 
 
-def _number(value: Any) -> Any:
-    """YAML takes 1e-3 for text, because it has no dot."""
+def _meant(name: str, value: Any) -> Any:
+    """YAML takes 1e-3 for text, because it has no dot, and on and off for true and false."""
+    if name == "tracking" and isinstance(value, bool):
+        return "on" if value else "off"
     if isinstance(value, str):
         try:
             return float(value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
+from bspauc_spark.categories import EXACT, NUMBER, are_flags, are_numbers
 from bspauc_spark.columns import quoted
 from bspauc_spark.errors import InvalidDataError
 from bspauc_spark.model import BSPAUCModel
@@ -30,13 +31,14 @@ FEATURES = "bspauc__features"
 _NUMBERS, _SCALED = "bspauc__numbers", "bspauc__scaled"
 
 
-def feature_columns(frame: DataFrame, named: Sequence[str] | None, not_features: Iterable[str]) -> list[str]:
-    """The columns to learn from: those named, or all but ``not_features``."""
+def feature_columns(frame: DataFrame, named: Sequence[str] | None, label: str, excluded: Collection[str]) -> list[str]:
+    """The columns to learn from: those named, or all but the label and those ``excluded``."""
     if named:
         check_columns(frame, named, "--features")
-        return list(named)
-    left_out = set(not_features)
-    chosen = [name for name in frame.columns if name not in left_out]
+        if label in named:
+            raise InvalidDataError(f"--features {label} is --label, which is what is to be learned. Leave it out.")
+        return list(dict.fromkeys(named))
+    chosen = [name for name in frame.columns if name != label and name not in excluded]
     if not chosen:
         raise InvalidDataError("no column is left to learn from.")
     return chosen
@@ -93,6 +95,13 @@ def feature_stages(
     parts = [_SCALED] * bool(scaled) + list(inputs.values())
     stages.append(VectorAssembler(inputCols=parts, outputCol=FEATURES))
     return stages, FEATURES
+
+
+def with_doubles(frame: DataFrame, stages: Iterable[Any]) -> DataFrame:
+    """The table ``without_dots``, and doubles where numbers are imputed: in whole ones Spark cuts the mean off."""
+    names = [name for stage in stages if isinstance(stage, Imputer) for name in _inputs(stage)]
+    frame = without_dots(frame)
+    return replaced(frame, {name: quoted(name).cast("double") for name in names})
 
 
 def _check_categories(frame: DataFrame, texts: list[str], most: int) -> None:
@@ -162,6 +171,13 @@ def _check_finite(name: str, found: _Values, remedy: str) -> None:
         raise InvalidDataError(f"column {name} has {found.infinite:,} infinite values in {found.rows:,} rows. {remedy}")
 
 
+def width_read(model: PipelineModel) -> int | None:
+    """Of how many numbers the vectors are that ``model`` reads, where no stage makes them from others."""
+    last = model.stages[-1]
+    assert isinstance(last, BSPAUCModel)
+    return last.numFeatures if len(model.stages) == 1 else None
+
+
 def prepared(model: PipelineModel, frame: DataFrame) -> tuple[BSPAUCModel, DataFrame]:
     """The last stage, and the rows as they come to it."""
     *before, last = model.stages
@@ -184,7 +200,7 @@ def _as_read(stages: Sequence[Transformer], frame: DataFrame) -> DataFrame:
         kind: [name for stage in stages if isinstance(stage, kind) for name in _inputs(stage) if name in given]
         for kind in (StringIndexerModel, ImputerModel, VectorAssembler)
     }
-    frame = _flags_as_learned(stages, flags_as_text(frame, read[StringIndexerModel]))
+    frame = _categories_as_learned(stages, frame)
     numbers = {
         name: _number(given[name], name, frame.schema[name].dataType)
         for name in dict.fromkeys(read[ImputerModel] + read[VectorAssembler])
@@ -193,20 +209,32 @@ def _as_read(stages: Sequence[Transformer], frame: DataFrame) -> DataFrame:
     filled = {*read[ImputerModel], *(name for stage in stages if _lets_gaps_pass(stage) for name in _inputs(stage))}
     _check_numbers(frame, numbers, given, filled)
     texts = [name for name in numbers if isinstance(frame.schema[name].dataType, st.StringType)]
-    return replaced(frame, {name: numbers[name] for name in texts})
+    return replaced(frame, {name: numbers[name] for name in (*texts, *read[ImputerModel])})
 
 
-def _flags_as_learned(stages: Sequence[Transformer], frame: DataFrame) -> DataFrame:
-    """Categories true and false as training spelled them: pandas writes True, Spark true."""
+def _categories_as_learned(stages: Sequence[Transformer], frame: DataFrame) -> DataFrame:
+    """The table with flags and numbers that are categories spelled as in training."""
     spelled: dict[str, Column] = {}
     for stage in stages:
         if isinstance(stage, StringIndexerModel):
             for name, labels in zip(_inputs(stage), stage.labelsArray, strict=True):
-                if name in frame.columns and sorted(label.lower() for label in labels) == ["false", "true"]:
-                    text = quoted(name).cast("string")
-                    same = [sf.when(sf.lower(text) == label.lower(), label) for label in labels]
-                    spelled[name] = sf.coalesce(*same, text)
+                text = quoted(name).cast("string")
+                if name in frame.columns and (other := _other_spellings(text, labels)):
+                    spelled[name] = sf.coalesce(sf.when(text.isin(*labels), text), *other, text)
     return replaced(frame, spelled)
+
+
+def _other_spellings(text: Column, labels: Sequence[str]) -> list[Column]:
+    """The label that ``text`` stands for, of those that have several spellings, or null."""
+    if are_flags(labels):
+        return [sf.when(sf.lower(text) == label.lower(), label) for label in labels]
+    if not are_numbers(labels):
+        return []
+    # 1 and 1.0 may both be labels.
+    known = {value: label for label in reversed(labels) if abs(value := float(label)) <= EXACT}
+    pairs = [sf.lit(part) for pair in known.items() for part in pair]
+    label = sf.try_element_at(sf.create_map(*pairs), text.try_cast("double"))
+    return [sf.when(text.rlike(rf"^({NUMBER.pattern})\z"), label)] if pairs else []
 
 
 def _lets_gaps_pass(stage: Transformer) -> bool:

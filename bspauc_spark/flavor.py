@@ -22,6 +22,7 @@ from pyspark.ml import Model, PipelineModel
 from pyspark.ml import feature as spark_features
 from pyspark.sql.utils import is_remote
 
+from bspauc_spark.categories import are_flags
 from bspauc_spark.errors import InvalidDataError, MalformedError
 from bspauc_spark.model import BSPAUCModel
 from bspauc_spark.serving import OUTPUTS, Plan, Predictor, Step, check_widths
@@ -162,7 +163,8 @@ def _kind(step: Step) -> str:
         return "number"
     # Whole numbers and doubles as Spark writes them, and text that looks like them, such as 01.
     number = r"-?(\d+(\.\d+)?(E-?\d+)?|Infinity)"
-    return "code" if all(re.fullmatch(number, label) for label in step["labels"]) else "text"
+    labels = step["labels"]
+    return "code" if are_flags(labels) or all(re.fullmatch(number, label) for label in labels) else "text"
 
 
 def _columns(stage: Any) -> Iterator[tuple[str, str]]:

@@ -7,7 +7,6 @@ from the Spark stages. Each step reads columns of a table of arrays and adds oth
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -17,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from bspauc_spark.categories import EXACT, are_flags, are_numbers
 from bspauc_spark.errors import InvalidDataError, InvalidFeaturesError, MalformedError
 from bspauc_spark.schema import brief, flag, many, maybe, parse, real, record, table, text, whole, within
 from bspauc_spark.scorer import Scorer, read_file, reading
@@ -26,10 +26,6 @@ OUTPUTS = ("score", "probability", "prediction")
 STEPS_NAME = "steps.json"
 # A row is a dense one here, so that many of them are scored a part at a time.
 _WIDEST, _MOST_VALUES = 1 << 24, 1 << 25
-# Spark's text of a number. That of a text column need not be one: 01 is not.
-_NUMBER = re.compile(r"-?((0|[1-9][0-9]*)(\.[0-9]+)?(E-?[0-9]+)?|Infinity)")
-# A whole number above this has neighbours that are the same double.
-_EXACT = 2**53
 
 Table: TypeAlias = dict[str, npt.NDArray[Any]]
 Step: TypeAlias = Mapping[str, Any]
@@ -164,9 +160,9 @@ def _index(table: Table, step: Step) -> Table:
     values = table[step["input"]]
     if not all(map(pd.api.types.is_scalar, values)):
         raise InvalidDataError(f"column {step['input']!r} holds arrays or objects; a category is text or a number.")
-    numbers = _numbers(places, np.float32 if values.dtype == np.float32 else np.float64)
+    spellings = _spellings(places, np.float32 if values.dtype == np.float32 else np.float64)
     other = float(len(places)) if step["invalid"] == "keep" else np.nan
-    found = np.array([_place(value, places, numbers, other) for value in values], dtype=np.float64)
+    found = np.array([_place(value, places, spellings, other) for value in values], dtype=np.float64)
     unknown = np.isnan(found)
     if unknown.any():
         raise InvalidDataError(
@@ -176,9 +172,11 @@ def _index(table: Table, step: Step) -> Table:
     return {step["output"]: found}
 
 
-def _numbers(places: Mapping[str, int], precision: type[np.floating[Any]]) -> dict[str, int]:
-    """Places by Python's text of the labels' numbers, where all are numbers as Spark writes them."""
-    if not all(map(_NUMBER.fullmatch, places)):
+def _spellings(places: Mapping[str, int], precision: type[np.floating[Any]]) -> dict[str, int]:
+    """Places by Python's text of the labels, where all are flags, or numbers as Spark writes them."""
+    if are_flags(places):
+        return {label.capitalize(): place for label, place in places.items()}
+    if not are_numbers(places):
         return {}
     found: dict[str, int] = {}
     with np.errstate(over="ignore"):
@@ -187,7 +185,7 @@ def _numbers(places: Mapping[str, int], precision: type[np.floating[Any]]) -> di
     return found
 
 
-def _place(value: Any, places: Mapping[str, int], numbers: Mapping[str, int], other: float) -> float:
+def _place(value: Any, places: Mapping[str, int], spellings: Mapping[str, int], other: float) -> float:
     """Spark makes text of numbers, 1.0E7 of 1e7; pandas makes 1.0 of a whole number in a column with gaps."""
     if pd.isna(value):
         return other
@@ -196,9 +194,10 @@ def _place(value: Any, places: Mapping[str, int], numbers: Mapping[str, int], ot
     if is_float and value.is_integer():
         texts.append(str(int(value)))
     place = next((places[text] for text in texts if text in places), None)
-    whole_number = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-    if place is None and (is_float or (whole_number and abs(int(value)) <= _EXACT)):
-        place = numbers.get(repr(float(value)))
+    if place is None and isinstance(value, (bool, np.bool_)):
+        place = spellings.get(str(value))
+    elif place is None and (is_float or (isinstance(value, (int, np.integer)) and abs(int(value)) <= EXACT)):
+        place = spellings.get(repr(float(value)))
     return other if place is None else float(place)
 
 

@@ -33,9 +33,22 @@ def format_of(path: str, given: str | None) -> str:
     return given or _SUFFIXES.get(Path(path).suffix.lower(), "parquet")
 
 
-def read_table(spark: SparkSession, path: str, table_format: str | None) -> DataFrame:
-    """Parquet, CSV with a header, LIBSVM or Delta. Of a CSV, every column is text: 01234 may be a code."""
-    return _read(spark, path, format_of(path, table_format), {})
+def read_table(spark: SparkSession, path: str, table_format: str | None, width: int | None = None) -> DataFrame:
+    """Parquet, CSV with a header, LIBSVM or Delta. Of a CSV, every column is text: 01234 may be a code.
+
+    ``width``: how many features a LIBSVM file is to have; Spark counts up to the last that occurs.
+    """
+    chosen = format_of(path, table_format)
+    frame = _read(spark, path, chosen, {})
+    if chosen != "libsvm" or width is None:
+        return frame
+    found = frame.schema["features"].metadata["numFeatures"]
+    if found > width:
+        raise InvalidDataError(
+            f"--input {shown(path)} has {found:,} features, but the model was fitted on {width:,}. Give the model that "
+            "was trained on such rows."
+        )
+    return _read(spark, path, chosen, {"numFeatures": str(width)})
 
 
 def typed(frame: DataFrame, path: str, table_format: str | None, names: Iterable[str]) -> DataFrame:
@@ -75,7 +88,7 @@ def is_gap(text: Column) -> Column:
 
 
 def _read(spark: SparkSession, path: str, chosen: str, more: Mapping[str, bool | str]) -> DataFrame:
-    options: dict[str, bool | str] = {**_CSV, **more} if chosen == "csv" else {}
+    options = {**_CSV, **more} if chosen == "csv" else more
     try:
         return spark.read.format(chosen).options(**options).load(path)
     except PySparkException as error:
@@ -101,16 +114,26 @@ def replaced(frame: DataFrame, columns: dict[str, Column]) -> DataFrame:
     return frame.select(*(columns.get(name, quoted(name)).alias(name) for name in frame.columns)) if columns else frame
 
 
+def times_as_text(frame: DataFrame) -> DataFrame:
+    """The table with dates and times as text: pandas has none beyond the year 2262, which stands for "always"."""
+    kinds = (st.DateType, st.TimestampType, st.TimestampNTZType)
+    times = [field.name for field in frame.schema.fields if isinstance(field.dataType, kinds)]
+    return replaced(frame, {name: quoted(name).cast("string") for name in times})
+
+
 def with_row(frame: DataFrame) -> DataFrame:
     """The table with a column ``ROW`` that holds its plain columns as they were read."""
     return frame.withColumn(ROW, sf.struct(*(quoted(name) for name in plain_columns(frame))))
 
 
 def passed_through(frame: DataFrame, as_read: bool) -> list[Column]:
-    """The plain columns of a table for the output: as they were read, or with the types that they got since."""
-    return [
-        (sf.col(ROW).getField(name) if as_read else quoted(undotted(name))).alias(name) for name in plain_columns(frame)
-    ]
+    """The plain columns of a table for the output: as they were read, or text with the types that it got since."""
+
+    def found(name: str) -> Column:
+        typed_since = not as_read and isinstance(frame.schema[name].dataType, st.StringType)
+        return quoted(undotted(name)) if typed_since else sf.col(ROW).getField(name)
+
+    return [found(name).alias(name) for name in plain_columns(frame)]
 
 
 def plain_columns(frame: DataFrame) -> list[str]:

@@ -44,11 +44,16 @@ def _audit(args: argparse.Namespace) -> dict[str, Any]:
     places.check_output(spark, args.output, args.overwrite, inputs)
     places.check_report(spark, args.report, args.output, inputs)
     model = cli.load_model(spark, args.model)
-    frame = tables.read_table(spark, args.input, args.format)
+    frame = tables.read_table(spark, args.input, args.format, features.width_read(model))
     tables.check_free(frame, AUDIT_COLUMNS)
     tables.check_columns(frame, [args.label], "--label")
     read = tables.typed(tables.with_row(frame), args.input, args.format, [args.label])
     labelled, label = cli.numeric_label(read, args.label, args.positive)
+    if label != cli.LABEL and model.stages[-1].getLabelCol() == cli.LABEL:
+        raise cli.InvalidDataError(
+            f"--label {args.label} holds numbers, and the model was trained with --positive, or on true and false: say "
+            "by --positive which of them is positive."
+        )
     last, rows = features.prepared(model, labelled)
     auditor = last.copy()
     auditor.set(auditor.labelCol, tables.undotted(label))
@@ -56,12 +61,12 @@ def _audit(args: argparse.Namespace) -> dict[str, Any]:
         auditor.set(auditor.positiveLabel, 1.0)
     kept = tables.passed_through(frame, tables.format_of(args.output, args.output_format) == "csv")
     audited = auditor.audit(rows).select(*kept, *AUDIT_COLUMNS).orderBy(sf.desc_nulls_last("suspicion"))
-    first = audited.limit(args.top) if args.top else audited
-    tables.write_table(first, args.output, args.output_format, args.overwrite)
+    chosen = audited.limit(args.top) if args.top else audited
+    tables.write_table(chosen, args.output, args.output_format, args.overwrite)
     written = tables.written(spark, args.output, args.output_format, AUDIT_COLUMNS)
     if args.report:
-        shown = written.orderBy(sf.desc_nulls_last("suspicion")).limit(MOST_SUSPICIOUS).toPandas()
-        last.summary.report(args.report, shown)
+        first = written.orderBy(sf.desc_nulls_last("suspicion")).limit(MOST_SUSPICIOUS)
+        last.summary.report(args.report, tables.times_as_text(first).toPandas())
     return {
         "output": args.output,
         "report": str(args.report) if args.report else None,

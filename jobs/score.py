@@ -37,7 +37,7 @@ def _score(args: argparse.Namespace) -> dict[str, Any]:
     spark = cli.session("bspauc_spark score")
     places.check_output(spark, args.output, args.overwrite, {"--input": args.input, "--model": args.model})
     model = cli.load_model(spark, args.model)
-    frame = tables.read_table(spark, args.input, args.format)
+    frame = tables.read_table(spark, args.input, args.format, features.width_read(model))
     tables.check_free(frame, OUTPUTS)
     last, rows = features.prepared(model, tables.with_row(frame))
     scored = last.copy()

@@ -15,6 +15,7 @@ import contextlib
 import os
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,8 @@ def _train(args: argparse.Namespace) -> dict[str, Any]:
     params = cli.parse_params(args.param, args.params_file)
     if not 0 <= args.validation < 1:
         raise cli.InvalidParamError(f"--validation {args.validation:g} must be in [0, 1).")
+    if args.register and not set("/:").isdisjoint(args.register):
+        raise cli.InvalidParamError(f"--register {args.register}: MLflow allows no / and no : in a model's name.")
     classifier = BSPAUCClassifier(**params)
     spark = cli.session("bspauc_spark train")
     places.check_output(spark, args.output, args.overwrite, {"--input": args.input})
@@ -86,7 +89,7 @@ def _train(args: argparse.Namespace) -> dict[str, Any]:
     tables.check_columns(frame, [args.label], "--label")
     tables.check_columns(frame, args.exclude, "--exclude")
     tables.check_columns(frame, args.categorical, "--categorical")
-    names = features.feature_columns(frame, args.features, [args.label, *args.exclude])
+    names = features.feature_columns(frame, args.features, args.label, args.exclude)
     codes = [name for name in args.categorical if name != args.label]
     given = [name for name in frame.columns if name not in codes]
     frame = features.flags_as_text(tables.typed(frame, args.input, args.format, given), codes)
@@ -98,15 +101,19 @@ def _train(args: argparse.Namespace) -> dict[str, Any]:
         frame = frame.withColumn(cli.HELD, held)
         _check_held(frame, args.validation)
         classifier.setValidationIndicatorCol(cli.HELD)
-    frame = tables.without_dots(frame)
+    frame = features.with_doubles(frame, stages)
     start = time.perf_counter()
     tracked = args.mlflow or args.experiment or args.register
     with _mlflow_run(args.experiment) if tracked else contextlib.nullcontext() as run:
         model = Pipeline(stages=[*stages, classifier]).fit(frame)
         (model.write().overwrite() if args.overwrite else model.write()).save(args.output)
+        last = model.stages[-1]
+        assert isinstance(last, BSPAUCModel)
+        if args.report:
+            last.summary.report(args.report)
         if tracked:
-            _log_model(model, args.register)
-    return {**_results(args, model, time.perf_counter() - start), "mlflow_run": run.info.run_id if run else None}
+            _log_model(model, args)
+    return {**_results(args, last, time.perf_counter() - start), "mlflow_run": run.info.run_id if run else None}
 
 
 def _held_back(frame: DataFrame, share: float) -> Column:
@@ -126,29 +133,37 @@ def _check_held(frame: DataFrame, share: float) -> None:
 def _mlflow_run(experiment: str | None) -> Any:
     import mlflow
 
-    if experiment:
-        mlflow.set_experiment(experiment)
-    return mlflow.start_run()
+    with _heeding_mlflow("the run cannot be started"):
+        if experiment:
+            mlflow.set_experiment(experiment)
+        return mlflow.start_run()
 
 
-def _log_model(model: PipelineModel, register: str | None) -> None:
+def _log_model(model: PipelineModel, args: argparse.Namespace) -> None:
     from bspauc_spark import log_model
 
-    log_model(model, registered_model_name=register)
+    with _heeding_mlflow(f"the model is saved in {args.output}, but cannot be logged"):
+        log_model(model, registered_model_name=args.register)
 
 
-def _results(args: argparse.Namespace, model: PipelineModel, seconds: float) -> dict[str, Any]:
-    last = model.stages[-1]
-    assert isinstance(last, BSPAUCModel)
-    summary = last.summary
-    if args.report:
-        summary.report(args.report)
+@contextlib.contextmanager
+def _heeding_mlflow(what: str) -> Iterator[None]:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        yield
+    except (MlflowException, OSError) as error:
+        raise cli.InvalidDataError(f"MLflow: {what}: {cli.cause(error)}") from error
+
+
+def _results(args: argparse.Namespace, model: BSPAUCModel, seconds: float) -> dict[str, Any]:
+    summary = model.summary
     best = summary.rounds[summary.best_round - 1]
     return {
         "model": args.output,
         "report": str(args.report) if args.report else None,
         "rows": dict(summary.counts),
-        "features": last.numFeatures,
+        "features": model.numFeatures,
         "best_round": summary.best_round,
         "train_auc": best.train_auc,
         "validation_auc": best.validation_auc if args.validation else None,

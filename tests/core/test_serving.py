@@ -190,6 +190,12 @@ def test_codes_are_found_as_text_as_whole_numbers_and_as_pandas_makes_them_with_
         assert found == [WEIGHTS[1], WEIGHTS[0], WEIGHTS[2], WEIGHTS[3]][: len(values)]
 
 
+@pytest.mark.parametrize("labels", [("true", "false"), ("True", "False"), ("TRUE", "FALSE")])
+def test_flags_are_found_however_training_spelled_them(labels: tuple[str, ...]) -> None:
+    for values in (np.array([True, False]), [True, False, None], list(labels)):
+        assert _places(_of_codes(*labels), values) == [0, 1, 2][: len(values)]
+
+
 @pytest.mark.parametrize(
     ("frame", "reason"),
     [

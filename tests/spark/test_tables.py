@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import mlflow
 import numpy as np
 import pandas as pd
 import pytest
@@ -216,24 +217,161 @@ def test_a_flag_with_gaps_can_be_a_category(spark: SparkSession, tmp_path: Path)
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("kinds", [("csv", "parquet"), ("parquet", "csv")], ids=" then ".join)
+def _learned_and_scored(tmp_path: Path, learned: str, scored: Sequence[str], *extra: str) -> list[pd.DataFrame]:
+    """A model of the table in the file ``learned``, and the files ``scored`` with its scores, by the column k."""
+    model = str(tmp_path / f"{learned}-model")
+    given = ("--input", str(tmp_path / learned), "--label", "bad", "--exclude", "k", *extra)
+    done = call("train.py", *given, "--output", model, *FAST)
+    assert done.returncode == 0, done.stderr
+    found = []
+    for name in scored:
+        output = str(tmp_path / f"{learned}-{name}-scored")
+        done = call("score.py", "--input", str(tmp_path / name), "--model", model, "--output", output)
+        assert done.returncode == 0, done.stderr
+        table = pd.read_parquet(output)
+        found.append(table.assign(k=table["k"].astype(int)).sort_values("k", ignore_index=True))
+    return found
+
+
+@pytest.mark.parametrize("learned", ["loans.csv", "loans.parquet"])
 def test_a_flag_is_the_same_category_however_a_format_spells_it(
-    spark: SparkSession, tmp_path: Path, kinds: tuple[str, str]
+    spark: SparkSession, tmp_path: Path, learned: str
 ) -> None:
-    table = loans()[["open", "size.eur", "bad"]]
+    table = loans()[["open", "size.eur", "bad"]].assign(k=range(240))
     table.to_csv(tmp_path / "loans.csv", index=False)
     table.to_parquet(tmp_path / "loans.parquet", index=False)
+    csv, parquet = _learned_and_scored(tmp_path, learned, ["loans.csv", "loans.parquet"], "--categorical", "open")
+    np.testing.assert_array_equal(csv["score"], parquet["score"])
+    assert parquet["open"].dtype == bool
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.parametrize("learned", ["whole", "gaps"])
+def test_a_number_is_the_same_category_with_gaps_in_its_column_and_without(
+    spark: SparkSession, tmp_path: Path, learned: str, kind: str
+) -> None:
+    table = loans()[["size.eur", "bad"]].assign(k=range(240), branch=np.arange(240) % 3 - 1)
+    # As pandas has it: doubles, and 1.0 in a CSV.
+    gaps = table.assign(branch=table["branch"].where(table["k"] >= 5))
+    for name, one in (("whole", table), ("gaps", gaps)):
+        path = tmp_path / f"{name}.{kind}"
+        one.to_csv(path, index=False) if kind == "csv" else one.to_parquet(path, index=False)
+    names = [f"whole.{kind}", f"gaps.{kind}"]
+    whole, gappy = _learned_and_scored(tmp_path, f"{learned}.{kind}", names, "--categorical", "branch")
+    np.testing.assert_array_equal(whole["score"][5:], gappy["score"][5:])
+    assert (whole["score"][:5] != gappy["score"][:5]).all()
+
+
+def test_text_that_is_no_number_of_spark_is_not_the_category_of_that_number(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = loans()[["size.eur", "bad"]].assign(k=range(240), branch=np.arange(240) % 2)
+    table.to_csv(tmp_path / "loans.csv", index=False)
+    for name, spelled in (("zeros", "0" + table["branch"].astype(str)), ("unknown", "x")):
+        table.assign(branch=spelled).to_csv(tmp_path / f"{name}.csv", index=False)
+    zeros, unknown = _learned_and_scored(tmp_path, "loans.csv", ["zeros.csv", "unknown.csv"], "--categorical", "branch")
+    np.testing.assert_array_equal(zeros["score"], unknown["score"])
+
+
+def test_gaps_among_whole_numbers_are_filled_with_the_mean_in_training_and_scoring(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = loans()[["size.eur", "bad"]].assign(k=range(240), seen=pd.array(np.arange(240) % 4, dtype="Int64"))
+    table.loc[:8, "seen"] = pd.NA
+    filled = table.assign(seen=table["seen"].astype(float).fillna(float(table["seen"].mean())))
+    for name, one in (("gaps", table), ("filled", filled)):
+        one.to_parquet(tmp_path / f"{name}.parquet", index=False)
+    names, extra = ["gaps.parquet", "filled.parquet"], ("--impute", "mean")
+    of_gaps = _learned_and_scored(tmp_path, "gaps.parquet", names, *extra)
+    (of_filled,) = _learned_and_scored(tmp_path, "filled.parquet", ["filled.parquet"], *extra)
+    for found in of_gaps:
+        np.testing.assert_allclose(found["score"], of_filled["score"], atol=1e-5)
+    assert of_gaps[0]["seen"].isna().sum() == 9
+
+
+def _write_libsvm(path: Path, columns: Sequence[int], rows: int = 200) -> None:
+    x = np.random.default_rng(0).normal(size=(rows, 1 + max(columns)))
+    lines = (f"{int(row[0] > 0.5)} " + " ".join(f"{column + 1}:{row[column]:.4f}" for column in columns) for row in x)
+    path.write_text("\n".join(lines) + "\n")
+
+
+def test_a_libsvm_file_without_the_last_features_has_zeros_there(spark: SparkSession, tmp_path: Path) -> None:
+    for name, columns in (("all", [0, 1, 2, 3]), ("some", [0, 1]), ("more", [0, 1, 4])):
+        _write_libsvm(tmp_path / f"{name}.libsvm", columns)
+    (tmp_path / "zeros.libsvm").write_text(
+        "".join(f"{line} 4:0.0\n" for line in (tmp_path / "some.libsvm").read_text().splitlines())
+    )
     model = str(tmp_path / "model")
-    learned = ("--input", str(tmp_path / f"loans.{kinds[0]}"), "--label", "bad", "--positive", "true")
-    done = call("train.py", *learned, "--categorical", "open", "--output", model, *FAST)
+    done = call("train.py", "--input", str(tmp_path / "all.libsvm"), "--label", "label", "--output", model, *FAST)
     assert done.returncode == 0, done.stderr
     scores = []
-    for kind in kinds:
-        scored = str(tmp_path / f"scored-{kind}")
-        done = call("score.py", "--input", str(tmp_path / f"loans.{kind}"), "--model", model, "--output", scored)
+    for name in ("some", "zeros"):
+        paths = ("--model", model, "--input", str(tmp_path / f"{name}.libsvm"))
+        done = call("score.py", *paths, "--output", str(tmp_path / name))
         assert done.returncode == 0, done.stderr
-        scores.append(np.sort(pd.read_parquet(scored)["score"]))
+        done = call("audit.py", *paths, "--label", "label", "--output", str(tmp_path / f"{name}-audit"))
+        assert done.returncode == 0, done.stderr
+        scores.append(np.sort(pd.read_parquet(tmp_path / name)["score"]))
     np.testing.assert_array_equal(*scores)
+    paths = ("--model", model, "--input", tmp_path / "more.libsvm", "--output", tmp_path / "never")
+    assert "more.libsvm has 5 features, but the model was fitted on 4" in _refused("score.py", *paths)
+
+
+def test_an_audit_does_not_guess_which_number_training_called_positive(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "loans.parquet")
+    loans()[["size.eur", "bad"]].assign(bad=1 + loans()["bad"]).to_parquet(path, index=False)
+    model = str(tmp_path / "model")
+    done = call("train.py", "--input", path, "--label", "bad", "--positive", "2", "--output", model, *FAST)
+    assert done.returncode == 0, done.stderr
+    asked = ("audit.py", "--model", model, "--input", path, "--label", "bad", "--output", str(tmp_path / "suspects"))
+    assert "say by --positive which of them is positive" in _refused(*asked)
+    assert call(*asked, "--positive", "2").returncode == 0
+
+
+def test_dates_beyond_those_of_pandas_are_in_the_report_of_an_audit(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "loans.parquet")
+    table = spark.createDataFrame(loans()[["size.eur", "bad"]])
+    table.withColumn("until", sf.to_timestamp(sf.lit("9999-12-31 00:00:00"))).write.parquet(path)
+    model, report = str(tmp_path / "model"), tmp_path / "audit.html"
+    given = ("--input", path, "--label", "bad")
+    done = call("train.py", *given, "--exclude", "until", "--output", model, *FAST)
+    assert done.returncode == 0, done.stderr
+    done = call("audit.py", *given, "--model", model, "--output", str(tmp_path / "out"), "--report", str(report))
+    assert done.returncode == 0, done.stderr
+    assert "9999-12-31" in report.read_text()
+
+
+def test_a_column_that_is_named_twice_is_one_feature_and_the_label_is_none(folder: Path, tmp_path: Path) -> None:
+    given = ("train.py", "--input", str(folder / "loans.csv"), "--label", "bad", "--positive", "true")
+    output = ("--output", str(tmp_path / "model"), *FAST)
+    line = _refused(*given, "--features", "size.eur", "bad", *output)
+    assert line.startswith("error: --features bad is --label")
+    done = call(*given, "--features", "size.eur", "open", "size.eur", *output)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["features"] == 2
+
+
+def test_mlflow_that_fails_is_one_line_without_its_password(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that is not there is said before the training; a name that it would refuse, before the table is read."""
+    given = ("train.py", "--input", folder / "loans.csv", "--label", "bad", "--positive", "true", "--exclude", "id")
+    output = ("--output", tmp_path / "model", *FAST)
+    line = _refused(*given, *output, "--register", "team/loans")
+    assert line.startswith("error: --register team/loans: MLflow allows no / and no :")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    mlflow.set_tracking_uri("http://key:hunter2@127.0.0.1:9")
+    try:
+        line = _refused(*given, *output, "--mlflow")
+    finally:
+        mlflow.set_tracking_uri(None)
+    assert line.startswith("error: MLflow: the run cannot be started: ")
+    assert "hunter2" not in line
+    assert not (tmp_path / "model").exists()
+
+
+def test_the_words_on_and_off_are_no_booleans_where_a_param_takes_them() -> None:
+    assert cli.parse_params(["tracking=off", "verbose=off"], None) == {"tracking": "off", "verbose": False}
 
 
 def test_words_for_a_gap_are_gaps_among_numbers_and_text_among_text(spark: SparkSession, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -314,10 +314,21 @@ def frequencies(spec: NetworkSpec, device: str) -> Tensor:
     return torch.from_numpy(drawn).to(device)
 
 
+def even_sample(counts: Mapping[str, int], sample: int = 1000) -> dict[str, npt.NDArray[np.int64]]:
+    """Of so many rows of each kind, the places of about ``sample`` of them, evenly spread over all."""
+    step = max(1, sum(counts.values()) // sample)
+    return {name: np.arange(0, count, step) for name, count in counts.items()}
+
+
 def median_width(rows: Mapping[str, Rows], sample: int = 1000) -> float:
     """The median heuristic: the median distance between rows, of an even sample of them."""
-    total = sum(len(one) for one in rows.values())
-    parts = [_table(one.take(np.arange(0, len(one), max(1, total // sample)))) for one in rows.values()]
+    places = even_sample({name: len(one) for name, one in rows.items()}, sample)
+    return median_distance([rows[name].take(index) for name, index in places.items()])
+
+
+def median_distance(batches: Sequence[Batch]) -> float:
+    """The median distance between rows, among those that differ; 1 if none do."""
+    parts = [_table(batch) for batch in batches]
     columns = np.unique(np.concatenate([names for names, _ in parts]))
     table = np.zeros((sum(len(values) for _, values in parts), len(columns)))
     start = 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,13 +11,17 @@ import pytest
 import torch
 from scipy.spatial.distance import pdist
 
+from bspauc_spark import BSPAUCClassifier, plan
 from bspauc_spark.launch import one_thread
 from bspauc_spark.selection import Selection
-from bspauc_spark.shards import NEGATIVES, POSITIVES
+from bspauc_spark.shards import NEGATIVES, POSITIVES, ShardFile
 from bspauc_spark.workers.networks import BLOCK_ROWS, NetworkSpec, frequencies, median_width
 from bspauc_spark.workers.optimizers import TrainingSettings
+from bspauc_spark.workers.rows import Shards
 from bspauc_spark.workers.scoring import score_rows
 from bspauc_spark.workers.worker import Worker
+from tests.core.test_rows import WIDTH as COLUMNS
+from tests.core.test_rows import random_matrix, to_numpy, write
 from tests.core.test_worker import compressed, dense
 
 FEATURES, WIDTH = 6, 1.7
@@ -200,3 +206,30 @@ def test_the_median_width_is_the_median_distance(form: Any) -> None:
 
 def test_rows_that_are_all_alike_have_width_one() -> None:
     assert median_width(dense({POSITIVES: np.ones((3, 2), np.float32), NEGATIVES: np.ones((4, 2), np.float32)})) == 1.0
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_the_width_of_staged_rows_is_that_of_open_ones_and_opens_no_other_file(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bspauc_spark.shards.SHARD_BYTES", 1)
+    reports = write(tmp_path, random_matrix(6000), kind, rows_per_batch=4)["files"]
+    files = {name: tuple(sorted(ShardFile(*file) for file in written)) for name, written in reports.items()}
+    shards = Shards(str(tmp_path), files, COLUMNS, kind == "sparse")
+    training = {name: rows for name, rows in shards.open().items() if name in (POSITIVES, NEGATIVES)}
+    # 4,800 rows to train on: every fourth, in its class, is of the sample.
+    every = np.concatenate([to_numpy(rows.between(0, len(rows)))[::4] for rows in training.values()])
+    distances = pdist(every.astype(float))
+    before = median_width(training)
+    assert before == pytest.approx(np.median(distances[distances > 0]), rel=1e-6)
+
+    for name, written in files.items():
+        starts = np.cumsum([0, *(file.rows for file in written)])
+        for file, start in zip(written, starts[:-1], strict=True):
+            sampled = name in training and any(row % 4 == 0 for row in range(start, start + file.rows))
+            if not sampled:
+                (tmp_path / file.name).unlink()
+    assert 0 < len(list(tmp_path.iterdir())) < sum(len(written) for written in files.values()) / 2
+    estimator = BSPAUCClassifier(network="kernel", numRandomFeatures=10)
+    found = plan.network(estimator, COLUMNS, shards.open, partial(plan.staged_median, shards))
+    assert found.kernel_width.hex() == before.hex()

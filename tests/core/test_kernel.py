@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import gc
+import pickle
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -126,6 +130,67 @@ def test_frequencies_depend_on_the_seed_and_the_feature_alone() -> None:
     # Frozen by numpy: a saved model means the same function for ever.
     first = np.random.RandomState([3, 0]).standard_normal(FEATURES) / WIDTH
     np.testing.assert_allclose(few[:, 0].numpy(), first, rtol=1e-6)
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The seeds of all frequencies drawn since, one each."""
+    seeds: list[int] = []
+
+    class Watched(np.random.RandomState):
+        def __init__(self, seed: list[int]) -> None:
+            seeds.append(seed[0])
+            super().__init__(seed)
+
+    monkeypatch.setattr(np.random, "RandomState", Watched)
+    return seeds
+
+
+def tables(count: int) -> list[torch.Tensor]:
+    """The tables of so many frequencies that are in memory."""
+    gc.collect()
+    return [one for one in gc.get_objects() if type(one) is torch.Tensor and one.shape == (FEATURES, count)]
+
+
+def test_fits_side_by_side_draw_their_frequencies_once_each(drawn: list[int]) -> None:
+    arrays, seeds = dense(data()), (11, 12, 13)
+    workers = [Worker(arrays, spec_of(20, seed), settings(steps=2, averaging=0.9)) for seed in (*seeds, 11)]
+    for _ in range(3):
+        for worker in workers:
+            worker.train(SELECTION)
+    assert sorted(drawn) == sorted(20 * seeds)
+
+
+def test_threads_that_begin_together_draw_frequencies_once(drawn: list[int]) -> None:
+    networks = [spec_of(300, seed=14).build() for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda network: network(torch.zeros(1, FEATURES)), networks))
+    assert len(drawn) == 300
+
+
+def test_frequencies_are_gone_with_the_last_network_that_uses_them(drawn: list[int]) -> None:
+    worker = Worker(dense(data()), spec_of(123, seed=15), settings(steps=2, averaging=0.9))
+    worker.train(SELECTION)
+    average = worker.theta.average
+    worker.scores()
+    assert len(tables(123)) == 1
+    del worker
+    assert len(tables(123)) == 1
+    del average
+    assert tables(123) == []
+
+
+def test_copies_of_a_network_share_its_frequencies_and_pickles_hold_none() -> None:
+    network, rows = spec_of(5000, seed=16).build(), torch.from_numpy(data()[POSITIVES])
+    with torch.no_grad():
+        network.alpha.normal_(generator=torch.Generator().manual_seed(0))
+        scores = network(rows)
+        pickled = pickle.dumps(network)
+        others = [copy.deepcopy(network), pickle.loads(pickled)]
+        assert all(torch.equal(other(rows), scores) for other in others)
+    assert len(tables(5000)) == 1
+    assert set(network.state_dict()) == {"alpha"}
+    assert len(pickled) < 4 * 2 * 5000 + 4096
 
 
 @pytest.mark.parametrize("form", [dense, compressed], ids=["dense", "sparse"])

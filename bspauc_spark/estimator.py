@@ -8,6 +8,7 @@ import datetime
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from pyspark import keyword_only
@@ -153,8 +154,9 @@ class BSPAUCClassifier(
         try:
             preflight.check_rows(staged.counts[POSITIVES] + staged.counts[NEGATIVES], placement)
             checkpoints = self._checkpoints(staged)
-            spec = plan.network(self, staged.shards.num_features, staged.shards.open)
-            preflight.check_memory(spec, staged.shards.sparse, self.getBatchSize())
+            shards = staged.shards
+            spec = plan.network(self, shards.num_features, shards.open, partial(plan.staged_median, shards))
+            preflight.check_memory(spec, shards.sparse, self.getBatchSize())
             about |= self._about(placement, staged)
             decay = plan.decay(self, staged.counts)
             about["params"]["regParam"] = decay

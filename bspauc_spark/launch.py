@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -11,12 +10,12 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from bspauc_spark.binned import BinnedScores, Bins, Contents, Histogram, ordered
 from bspauc_spark.selection import Selection
 from bspauc_spark.shards import NEGATIVES, POSITIVES, VALIDATION_NEGATIVES, VALIDATION_POSITIVES
 from bspauc_spark.statistics import OrderedScores
+from bspauc_spark.workers.scoring import use_threads
 from bspauc_spark.workers.worker import BlockReport, Worker
 
 State: TypeAlias = Mapping[str, npt.NDArray[Any]]
@@ -85,11 +84,6 @@ class Workers(Protocol):
         """Return to a state that ``state`` gave."""
 
 
-# The setting belongs to the process, and fits may overlap: the first one in changes it, the last one out restores it.
-_threads_lock = threading.Lock()
-_threads_before: list[int] = []
-
-
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
     """Let torch compute in the calling thread alone.
@@ -97,19 +91,11 @@ def one_thread() -> Iterator[None]:
     Matrices of a batch are small: a second thread gains little, and where cores are shared (several fits under
     CrossValidator, Spark's own tasks) threads that spin for each other cost tenfold.
     """
-    with _threads_lock:
-        if not _threads_before:
-            _threads_before.append(torch.get_num_threads())
-            torch.set_num_threads(1)
-        else:
-            _threads_before.append(_threads_before[0])
+    before = use_threads(1)
     try:
         yield
     finally:
-        with _threads_lock:
-            before = _threads_before.pop()
-            if not _threads_before:
-                torch.set_num_threads(before)
+        use_threads(before)
 
 
 class InProcessWorkers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from bspauc_spark import preflight
 from bspauc_spark.accessors import Accessors
@@ -10,9 +11,11 @@ from bspauc_spark.columns import Columns
 from bspauc_spark.pace import AutomaticPace, ExplicitPace, FractionPace, Pace
 from bspauc_spark.params import optional
 from bspauc_spark.shards import NEGATIVES, POSITIVES
-from bspauc_spark.workers.networks import NetworkSpec, median_width
+from bspauc_spark.workers.networks import NetworkSpec, even_sample, median_distance, median_width
 from bspauc_spark.workers.optimizers import TrainingSettings
-from bspauc_spark.workers.rows import Rows
+from bspauc_spark.workers.rows import Rows, Shards
+
+T = TypeVar("T")
 
 # Few rows would be learned by heart, wrong labels included, unless θ decays faster; much faster, and it shrinks to
 # nothing (docs/defaults.md).
@@ -30,8 +33,13 @@ def columns(params: Accessors) -> Columns:
     )
 
 
-def network(params: Accessors, num_features: int, rows: Callable[[], Mapping[str, Rows]]) -> NetworkSpec:
-    """What is to be learned; ``rows`` gives the training rows, where their distances count."""
+def network(
+    params: Accessors,
+    num_features: int,
+    rows: Callable[[], Mapping[str, Rows]],
+    median: Callable[[], float] | None = None,
+) -> NetworkSpec:
+    """What is to be learned; ``rows`` gives the rows, ``median`` their median distance if it can do without all."""
     kind = params.getNetwork()
     if kind != "kernel":
         layers = tuple(params.getHiddenLayers()) if kind == "mlp" else ()
@@ -40,9 +48,20 @@ def network(params: Accessors, num_features: int, rows: Callable[[], Mapping[str
     count, width = params.getNumRandomFeatures(), params.getKernelWidth()
     preflight.check_frequencies(num_features, count)
     if isinstance(width, str):
-        width = median_width({name: one for name, one in rows().items() if name in (POSITIVES, NEGATIVES)})
+        width = median_width(_training(rows())) if median is None else median()
     # RandomState takes 32 bits.
     return NetworkSpec(kind, num_features, (), count, width, params.getSeed() % 2**32)
+
+
+def staged_median(shards: Shards) -> float:
+    """``median_width`` of staged rows: of all files, which may be far away, few hold a row of the sample."""
+    return median_distance(
+        [shards.take(kind, index) for kind, index in even_sample(_training(shards.counts())).items()]
+    )
+
+
+def _training(by_kind: Mapping[str, T]) -> dict[str, T]:
+    return {kind: one for kind, one in by_kind.items() if kind in (POSITIVES, NEGATIVES)}
 
 
 def decay(params: Accessors, counts: Mapping[str, int]) -> float:

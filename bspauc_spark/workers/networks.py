@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -241,16 +243,27 @@ class KernelNetwork(ScoringNetwork):
     """``f(x) = Σ_i α_i φ_{ω_i}(x)``: random Fourier features of the Gaussian kernel (Algorithm 4).
 
     ``φ_ω(x) = [cos ωx, sin ωx]/√D``, so that ``φ(x)·φ(y)`` approaches ``exp(−‖x − y‖²/2σ²)``. θ is α alone: the
-    frequencies ω are drawn anew from their seeds wherever the network is built.
+    frequencies ω are drawn anew from their seeds wherever the network is used, once for all networks of the same ones.
     """
 
     def __init__(self, spec: NetworkSpec) -> None:
         super().__init__(spec)
         self.alpha = nn.Parameter(torch.zeros(2 * spec.random_features, 1))
+        self._table: _Table | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy finds the table where this one did.
+        return {**self.__dict__, "_table": None}
+
+    def omega(self) -> Tensor:
+        """ω_1 … ω_D as columns, where θ is."""
+        if self._table is None or self._table.omega.device != self.device:
+            self._table = _shared_table(self.spec, str(self.device))
+        return self._table.omega
 
     def features(self, rows: Batch) -> Tensor:
         """``φ(x)`` of each row: D cosines, then D sines."""
-        omega = frequencies(self.spec, str(self.device))
+        omega = self.omega()
         return _waves(sums(rows, omega) if isinstance(rows, SparseBatch) else rows @ omega)
 
     def forward(self, rows: Batch) -> Tensor:
@@ -278,7 +291,7 @@ class KernelNetwork(ScoringNetwork):
         last = nn.Linear(len(self.alpha), 1, bias=False)
         with torch.no_grad():
             last.weight.copy_(self.alpha.T)
-        return nn.Sequential(FourierFeatures(frequencies(self.spec, "cpu").clone()), last, nn.Flatten(0))
+        return nn.Sequential(FourierFeatures(self.omega().to("cpu", copy=True)), last, nn.Flatten(0))
 
 
 class FourierFeatures(nn.Module):
@@ -301,7 +314,6 @@ def _waves(angles: Tensor) -> Tensor:
     return both
 
 
-@functools.lru_cache(maxsize=2)
 def frequencies(spec: NetworkSpec, device: str) -> Tensor:
     """ω_1 … ω_D as columns, each drawn from ``N(0, σ⁻² I)`` with a seed of its own (Algorithm 4, line 3).
 
@@ -314,10 +326,41 @@ def frequencies(spec: NetworkSpec, device: str) -> Tensor:
     return torch.from_numpy(drawn).to(device)
 
 
+class _Table:
+    """Frequencies that networks share; not the bare tensor, whose Python object may die before or after its memory."""
+
+    def __init__(self, omega: Tensor) -> None:
+        self.omega = omega
+
+
+# Up to 2 GiB each, and slow to draw: a table lives as long as a network that uses it, and serves all of them.
+_tables: weakref.WeakValueDictionary[tuple[NetworkSpec, str], _Table] = weakref.WeakValueDictionary()
+_tables_lock = threading.Lock()
+
+
+def _shared_table(spec: NetworkSpec, device: str) -> _Table:
+    with _tables_lock:
+        table = _tables.get((spec, device))
+        if table is None:
+            table = _tables[spec, device] = _Table(frequencies(spec, device))
+        return table
+
+
+def even_sample(counts: Mapping[str, int], sample: int = 1000) -> dict[str, npt.NDArray[np.int64]]:
+    """Of so many rows of each kind, the places of about ``sample`` of them, evenly spread over all."""
+    step = max(1, sum(counts.values()) // sample)
+    return {name: np.arange(0, count, step) for name, count in counts.items()}
+
+
 def median_width(rows: Mapping[str, Rows], sample: int = 1000) -> float:
     """The median heuristic: the median distance between rows, of an even sample of them."""
-    total = sum(len(one) for one in rows.values())
-    parts = [_table(one.take(np.arange(0, len(one), max(1, total // sample)))) for one in rows.values()]
+    places = even_sample({name: len(one) for name, one in rows.items()}, sample)
+    return median_distance([rows[name].take(index) for name, index in places.items()])
+
+
+def median_distance(batches: Sequence[Batch]) -> float:
+    """The median distance between rows, among those that differ; 1 if none do."""
+    parts = [_table(batch) for batch in batches]
     columns = np.unique(np.concatenate([names for names, _ in parts]))
     table = np.zeros((sum(len(values) for _, values in parts), len(columns)))
     start = 0

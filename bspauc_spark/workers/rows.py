@@ -6,7 +6,7 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import TypeAlias
 
@@ -51,17 +51,18 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
     return batch.to(device, non_blocking=True)
 
 
-def concat(first: Batch, second: Batch) -> Batch:
-    """The rows of ``first`` followed by those of ``second``."""
-    if isinstance(first, SparseBatch) and isinstance(second, SparseBatch):
-        return SparseBatch(
-            torch.cat([first.indices, second.indices]),
-            torch.cat([first.values, second.values]),
-            torch.cat([first.offsets, second.offsets + len(first.indices)]),
-        )
-    assert isinstance(first, Tensor)
-    assert isinstance(second, Tensor)
-    return torch.cat([first, second])
+def concat(*batches: Batch) -> Batch:
+    """The rows of all batches, of which there is one at least, one batch after the other."""
+    sparse = [batch for batch in batches if isinstance(batch, SparseBatch)]
+    if not sparse:
+        return torch.cat([batch for batch in batches if isinstance(batch, Tensor)])
+    assert len(sparse) == len(batches)
+    starts = accumulate((len(batch.indices) for batch in sparse), initial=0)
+    return SparseBatch(
+        torch.cat([batch.indices for batch in sparse]),
+        torch.cat([batch.values for batch in sparse]),
+        torch.cat([batch.offsets + start for batch, start in zip(sparse, starts, strict=False)]),
+    )
 
 
 def pad(batch: Batch, rows: int) -> Batch:
@@ -221,6 +222,26 @@ class Shards:
                 total = sum(file.rows for file in files)
                 shares[kind] = self._rows(files, rank * total // size, (rank + 1) * total // size)
         return shares
+
+    def counts(self) -> dict[str, int]:
+        """How many rows of every kind there are; kinds without any are left out."""
+        return {kind: sum(file.rows for file in files) for kind, files in self.files.items() if files}
+
+    def take(self, kind: str, index: IntArray) -> Batch:
+        """The rows of a kind at ``index``, one at least, in ascending order.
+
+        For few rows of many: only files that hold any of them are opened, one at a time, and let go of before the next.
+        """
+        files = self.files[kind]
+        starts = np.concatenate(([0], np.cumsum([file.rows for file in files], dtype=np.int64)))
+        places = pairwise(np.searchsorted(index, starts))
+        return concat(
+            *(
+                self._rows([file], 0, file.rows).take(index[first:last] - start)
+                for file, start, (first, last) in zip(files, starts[:-1], places, strict=True)
+                if last > first
+            )
+        )
 
     def _rows(self, files: Sequence[ShardFile], start: int, stop: int) -> Rows:
         """The rows ``start … stop − 1`` of these files; the others are not looked at.

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +17,38 @@ from bspauc_spark.workers import pulse
 from bspauc_spark.workers.networks import BLOCK_ROWS, ScoringNetwork
 from bspauc_spark.workers.rows import Batch, DenseRows, Rows, pad, to_device
 
+T = TypeVar("T")
+
 # What a thread takes at a time, and what all their blocks may take together.
 _STRETCH = 16 * BLOCK_ROWS
 _MOST_BLOCK_BYTES = 1 << 30
+
+_threads_lock = threading.Lock()
+
+
+def use_threads(count: int) -> int:
+    """Let torch compute what the calling thread asks for in ``count`` threads; returns how many they were.
+
+    ``torch.set_num_threads`` sets two numbers: the calling thread's own, and the process's, which a thread takes over
+    when it first computes and then keeps. Fits may overlap in threads that outlive them, so each sets its own and the
+    process's is put back at once.
+    """
+    with _threads_lock:
+        # To ask first is to take the process's number over now: later, that would undo what is set here.
+        before = torch.get_num_threads()
+        if before != count:
+            of_process = _in_new_thread(torch.get_num_threads)
+            torch.set_num_threads(count)
+            _in_new_thread(partial(torch.set_num_threads, of_process))
+    return before
+
+
+def _in_new_thread(call: Callable[[], T]) -> T:
+    results: list[T] = []
+    thread = threading.Thread(target=lambda: results.append(call()))
+    thread.start()
+    thread.join()
+    return results[0]
 
 
 @torch.inference_mode()
@@ -47,7 +79,8 @@ def score_blocks(
     for first in alone:
         score(first)
     if len(stretches) > len(alone):
-        with ThreadPoolExecutor(threads) as pool:
+        # New threads know nothing of what the fit's own thread uses.
+        with ThreadPoolExecutor(threads, initializer=use_threads, initargs=(1,)) as pool:
             list(pool.map(score, stretches[len(alone) :]))
     return scores
 

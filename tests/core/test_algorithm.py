@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -140,14 +141,40 @@ def test_the_same_seed_gives_the_same_bits():
     assert not all(np.array_equal(first[name], other[name]) for name in first)
 
 
-def test_overlapping_fits_leave_the_number_of_torch_threads_as_it_was(two_threads):
-    first, second = one_thread(), one_thread()
-    first.__enter__()
-    second.__enter__()
-    first.__exit__(None, None, None)
-    assert torch.get_num_threads() == 1
-    second.__exit__(None, None, None)
-    assert torch.get_num_threads() == 2
+def test_overlapping_fits_compute_in_one_thread_each_and_leave_every_number_as_it_was(two_threads):
+    a, b, c, d = (one_thread() for _ in range(4))
+    with ThreadPoolExecutor(1) as first, ThreadPoolExecutor(1) as second:
+
+        def enter(thread, fit):
+            thread.submit(fit.__enter__).result()
+
+        def leave(thread, fit):
+            thread.submit(fit.__exit__, None, None, None).result()
+
+        def numbers():
+            return [thread.submit(torch.get_num_threads).result() for thread in (first, second)]
+
+        enter(first, a)
+        enter(second, b)
+        assert numbers() == [1, 1]
+        leave(first, a)
+        assert numbers() == [2, 1]
+        leave(second, b)
+        assert numbers() == [2, 2]
+        enter(first, c)
+        enter(second, d)
+        assert numbers() == [1, 1]
+        leave(second, d)
+        assert numbers() == [1, 2]
+        leave(first, c)
+        assert numbers() == [2, 2]
+    with ThreadPoolExecutor(1) as new:
+        assert new.submit(torch.get_num_threads).result() == torch.get_num_threads() == 2
+
+
+def test_a_thread_that_first_computes_while_another_fits_keeps_the_number_of_the_process(two_threads):
+    with ThreadPoolExecutor(1) as other, one_thread():
+        assert other.submit(torch.get_num_threads).result() == 2
 
 
 @pytest.mark.parametrize("pace", [AutomaticPace(None, 4, 1.0), FractionPace(0.5, 0.8, 4, nu=1.0), None])

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import gc
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,13 +15,17 @@ import pytest
 import torch
 from scipy.spatial.distance import pdist
 
+from bspauc_spark import BSPAUCClassifier, plan
 from bspauc_spark.launch import one_thread
 from bspauc_spark.selection import Selection
-from bspauc_spark.shards import NEGATIVES, POSITIVES
+from bspauc_spark.shards import NEGATIVES, POSITIVES, ShardFile
 from bspauc_spark.workers.networks import BLOCK_ROWS, NetworkSpec, frequencies, median_width
 from bspauc_spark.workers.optimizers import TrainingSettings
+from bspauc_spark.workers.rows import Shards
 from bspauc_spark.workers.scoring import score_rows
 from bspauc_spark.workers.worker import Worker
+from tests.core.test_rows import WIDTH as COLUMNS
+from tests.core.test_rows import random_matrix, to_numpy, write
 from tests.core.test_worker import compressed, dense
 
 FEATURES, WIDTH = 6, 1.7
@@ -122,6 +132,67 @@ def test_frequencies_depend_on_the_seed_and_the_feature_alone() -> None:
     np.testing.assert_allclose(few[:, 0].numpy(), first, rtol=1e-6)
 
 
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The seeds of all frequencies drawn since, one each."""
+    seeds: list[int] = []
+
+    class Watched(np.random.RandomState):
+        def __init__(self, seed: list[int]) -> None:
+            seeds.append(seed[0])
+            super().__init__(seed)
+
+    monkeypatch.setattr(np.random, "RandomState", Watched)
+    return seeds
+
+
+def tables(count: int) -> list[torch.Tensor]:
+    """The tables of so many frequencies that are in memory."""
+    gc.collect()
+    return [one for one in gc.get_objects() if type(one) is torch.Tensor and one.shape == (FEATURES, count)]
+
+
+def test_fits_side_by_side_draw_their_frequencies_once_each(drawn: list[int]) -> None:
+    arrays, seeds = dense(data()), (11, 12, 13)
+    workers = [Worker(arrays, spec_of(20, seed), settings(steps=2, averaging=0.9)) for seed in (*seeds, 11)]
+    for _ in range(3):
+        for worker in workers:
+            worker.train(SELECTION)
+    assert sorted(drawn) == sorted(20 * seeds)
+
+
+def test_threads_that_begin_together_draw_frequencies_once(drawn: list[int]) -> None:
+    networks = [spec_of(300, seed=14).build() for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda network: network(torch.zeros(1, FEATURES)), networks))
+    assert len(drawn) == 300
+
+
+def test_frequencies_are_gone_with_the_last_network_that_uses_them(drawn: list[int]) -> None:
+    worker = Worker(dense(data()), spec_of(123, seed=15), settings(steps=2, averaging=0.9))
+    worker.train(SELECTION)
+    average = worker.theta.average
+    worker.scores()
+    assert len(tables(123)) == 1
+    del worker
+    assert len(tables(123)) == 1
+    del average
+    assert tables(123) == []
+
+
+def test_copies_of_a_network_share_its_frequencies_and_pickles_hold_none() -> None:
+    network, rows = spec_of(5000, seed=16).build(), torch.from_numpy(data()[POSITIVES])
+    with torch.no_grad():
+        network.alpha.normal_(generator=torch.Generator().manual_seed(0))
+        scores = network(rows)
+        pickled = pickle.dumps(network)
+        others = [copy.deepcopy(network), pickle.loads(pickled)]
+        assert all(torch.equal(other(rows), scores) for other in others)
+    assert len(tables(5000)) == 1
+    assert set(network.state_dict()) == {"alpha"}
+    assert len(pickled) < 4 * 2 * 5000 + 4096
+
+
 @pytest.mark.parametrize("form", [dense, compressed], ids=["dense", "sparse"])
 def test_the_score_of_a_row_is_the_same_bits_wherever_it_stands(form: Any) -> None:
     x = data(BLOCK_ROWS + 300, 1, filled=0.6)[POSITIVES]
@@ -200,3 +271,30 @@ def test_the_median_width_is_the_median_distance(form: Any) -> None:
 
 def test_rows_that_are_all_alike_have_width_one() -> None:
     assert median_width(dense({POSITIVES: np.ones((3, 2), np.float32), NEGATIVES: np.ones((4, 2), np.float32)})) == 1.0
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_the_width_of_staged_rows_is_that_of_open_ones_and_opens_no_other_file(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bspauc_spark.shards.SHARD_BYTES", 1)
+    reports = write(tmp_path, random_matrix(6000), kind, rows_per_batch=4)["files"]
+    files = {name: tuple(sorted(ShardFile(*file) for file in written)) for name, written in reports.items()}
+    shards = Shards(str(tmp_path), files, COLUMNS, kind == "sparse")
+    training = {name: rows for name, rows in shards.open().items() if name in (POSITIVES, NEGATIVES)}
+    # 4,800 rows to train on: every fourth, in its class, is of the sample.
+    every = np.concatenate([to_numpy(rows.between(0, len(rows)))[::4] for rows in training.values()])
+    distances = pdist(every.astype(float))
+    before = median_width(training)
+    assert before == pytest.approx(np.median(distances[distances > 0]), rel=1e-6)
+
+    for name, written in files.items():
+        starts = np.cumsum([0, *(file.rows for file in written)])
+        for file, start in zip(written, starts[:-1], strict=True):
+            sampled = name in training and any(row % 4 == 0 for row in range(start, start + file.rows))
+            if not sampled:
+                (tmp_path / file.name).unlink()
+    assert 0 < len(list(tmp_path.iterdir())) < sum(len(written) for written in files.values()) / 2
+    estimator = BSPAUCClassifier(network="kernel", numRandomFeatures=10)
+    found = plan.network(estimator, COLUMNS, shards.open, partial(plan.staged_median, shards))
+    assert found.kernel_width.hex() == before.hex()

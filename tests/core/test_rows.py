@@ -191,6 +191,42 @@ def test_a_rank_opens_the_files_of_its_own_rows_alone(
         opened(tmp_path, files, kind, 0, 3)
 
 
+def test_rows_are_taken_from_the_files_that_hold_them_alone(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bspauc_spark.shards.SHARD_BYTES", 200)
+    matrix = random_matrix(90)
+    files = sorted(ShardFile(*file) for file in write(tmp_path, matrix, kind, 6, np.zeros(90))["files"][NEGATIVES])
+    shards = Shards(str(tmp_path), {NEGATIVES: tuple(files)}, WIDTH, kind == "sparse")
+    ends = np.cumsum([file.rows for file in files])
+    wanted = np.array([0, 2, ends[1], ends[1] + 1, ends[-1] - 1])
+    assert len(files) > 4
+    for number, file in enumerate(files):
+        if number not in (0, 2, len(files) - 1):
+            (tmp_path / file.name).unlink()
+    assert np.array_equal(to_numpy(shards.take(NEGATIVES, wanted)), matrix[np.arange(90) % 5 != 0][wanted])
+
+
+def test_files_that_rows_were_taken_from_are_let_go_of_before_the_next(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bspauc_spark.shards.SHARD_BYTES", 200)
+    files = tuple(ShardFile(*file) for file in write(tmp_path, random_matrix(90), kind, 6)["files"][NEGATIVES])
+    shards = Shards(str(tmp_path), {NEGATIVES: files}, WIDTH, kind == "sparse")
+    mapped: list[int] = []
+    real_map = pa.memory_map
+
+    def watched(path: str) -> Any:
+        mapped.append(Path("/proc/self/maps").read_text().count(str(tmp_path)))
+        return real_map(path)
+
+    monkeypatch.setattr(pa, "memory_map", watched)
+    shards.take(NEGATIVES, np.arange(shards.counts()[NEGATIVES]))
+    assert len(mapped) == len(files) > 4
+    # A thread of Arrow's may hold the last one a moment longer.
+    assert max(mapped) <= 2
+
+
 @pytest.mark.parametrize("damage", ["truncated", "flipped"])
 def test_damaged_rows_are_refused_and_their_file_is_named(tmp_path: Path, kind: str, damage: str) -> None:
     ((name, rows, checksum),) = write(tmp_path, random_matrix(60), kind, label=np.ones(60))["files"][POSITIVES]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,7 @@ from bspauc_spark.selection import Selection
 from bspauc_spark.shards import NEGATIVES, POSITIVES
 from bspauc_spark.workers.networks import BLOCK_ROWS, LayeredNetwork, NetworkSpec, ScoringNetwork
 from bspauc_spark.workers.optimizers import TrainingSettings
-from bspauc_spark.workers.rows import DenseRows, Rows, SparseRows
+from bspauc_spark.workers.rows import Batch, DenseRows, Rows, SparseRows
 from bspauc_spark.workers.scoring import score_rows
 from bspauc_spark.workers.worker import Worker
 
@@ -385,6 +387,31 @@ def test_threads_change_no_score(form: Any) -> None:
     rows = form(arrays)["rows"]
     with one_thread():
         assert np.array_equal(score_rows(network, rows, threads=3), score_rows(network, rows))
+
+
+def test_every_thread_that_scores_computes_alone(two_threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = dense({"rows": np.zeros((70_001, FEATURES), np.float32)})["rows"]
+    network = NetworkSpec("linear", FEATURES).build(torch.Generator().manual_seed(0))
+    used: dict[int, int] = {}
+    forward = network.forward
+
+    def watched(batch: Batch) -> torch.Tensor:
+        used[threading.get_ident()] = torch.get_num_threads()
+        return forward(batch)
+
+    monkeypatch.setattr(network, "forward", watched)
+    fit, other = one_thread(), one_thread()
+    with ThreadPoolExecutor(1) as first, ThreadPoolExecutor(1) as second:
+        for thread in (first, second):
+            assert thread.submit(torch.get_num_threads).result() == 2
+        first.submit(other.__enter__).result()
+        second.submit(fit.__enter__).result()
+        # A fit that ends beside this one takes nothing from it.
+        first.submit(other.__exit__, None, None, None).result()
+        second.submit(score_rows, network, rows, 3).result()
+        second.submit(fit.__exit__, None, None, None).result()
+    assert len(used) > 1
+    assert set(used.values()) == {1}
 
 
 def test_sparse_and_dense_rows_have_the_same_scores() -> None:

@@ -139,7 +139,7 @@ class Launch:
         started = time.perf_counter()
         self._moved = time.monotonic()
         try:
-            self._commands.send(command)
+            self._commands.send(command, self._still_there)
         except OSError as error:
             raise _unwritable(self.folder, error) from error
         reply = self._replies.receive(self._still_there)
@@ -180,7 +180,8 @@ class Launch:
     def tell_end(self) -> None:
         """To ranks that wait for a command as such, to those in the middle of work by the heartbeat."""
         try:
-            self._commands.send(Message(serve.END))
+            # Once: the end waits for this thread, and what comes late would outlive the folder.
+            self._commands.send(Message(serve.END), patience=0.0)
             self.folder.write(serve.HEARTBEAT, serve.END.encode())
         except OSError as error:
             self._refused = _unwritable(self.folder, error)

@@ -7,6 +7,7 @@ checksum is, so that a reader who comes too early, or meets what another process
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import json
 import math
@@ -30,6 +31,10 @@ _MAGIC = b"BSPM"
 _HEAD = struct.Struct("<4sQQI")
 _LENGTH = struct.Struct("<Q")
 _CHUNK = 1 << 20
+# So long a write that fails is tried again: a storage's bad moment, not its end.
+_SEND_SECONDS = 30.0
+# These do not pass by themselves, or the launch is over and its folder gone.
+_LASTING = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOENT}
 
 
 @dataclass(frozen=True)
@@ -153,10 +158,31 @@ class Mailbox:
     name: str
     sequence: int = 0
 
-    def send(self, message: Message) -> None:
-        """Write the next message."""
+    def send(
+        self, message: Message, still_there: Callable[[], None] = lambda: None, patience: float = _SEND_SECONDS
+    ) -> None:
+        """Write the next message; ``still_there`` raises when nobody is left to read it.
+
+        Where the storage fails for a moment it is tried again, for ``patience`` seconds after the first failure.
+        """
         self.sequence += 1
-        self.folder.write(self._file(self.sequence), message.to_bytes(self.sequence))
+        # A write that failed may have arrived all the same: the same bytes by the same name are no second message.
+        name, data = self._file(self.sequence), message.to_bytes(self.sequence)
+        pause, deadline = self.folder.polling.first, math.inf
+        while True:
+            try:
+                self.folder.write(name, data)
+                return
+            except OSError as error:
+                now = time.monotonic()
+                deadline = min(deadline, now + patience)
+                # Object stores give no number, but the kind.
+                lasting = error.errno in _LASTING or isinstance(error, (FileNotFoundError, PermissionError))
+                if lasting or now >= deadline:
+                    raise
+            still_there()
+            time.sleep(pause)
+            pause = min(pause * 1.5, self.folder.polling.last)
 
     def receive(self, still_there: Callable[[], None], timeout: float | None = None) -> Message | None:
         """Wait for the next message; ``still_there`` raises when nobody is left to send it.

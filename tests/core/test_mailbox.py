@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import errno
 import io
+import math
+import os
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from bspauc_spark.workers import serve
@@ -62,6 +65,63 @@ def test_messages_come_in_order_and_are_removed_when_read(tmp_path: Path) -> Non
 def test_objects_are_never_pickled() -> None:
     with pytest.raises(TypeError, match="numbers, not object"):
         Message("x", {}, {"bad": np.array([object()], dtype=object)}).to_bytes()
+
+
+class Failing(DiskFolder):
+    """A folder whose writes, or looks into a file, fail for a while."""
+
+    def __init__(self, path: Path, error: OSError, writes: float = 0, reads: float = 0) -> None:
+        super().__init__(path)
+        self.error, self.writes, self.reads, self.tries = error, writes, reads, 0
+
+    def write(self, name: str, data: bytes | memoryview | pa.Buffer) -> None:
+        self.tries += 1
+        if self.tries <= self.writes:
+            raise self.error
+        super().write(name, data)
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), OSError("AWS Error SLOW_DOWN: 503")])
+def test_a_message_whose_write_fails_for_a_moment_arrives_once(tmp_path: Path, error: OSError) -> None:
+    folder, looks = Failing(tmp_path, error, writes=2), list[int]()
+    sender, reader = Mailbox(folder, "driver"), Mailbox(DiskFolder(tmp_path), "driver")
+    sender.send(example(), lambda: looks.append(folder.tries))
+    sender.send(Message("next"))
+    assert looks == [1, 2]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["driver-000001", "driver-000002"]
+    assert_same(reader.receive(nobody_left), example())
+    assert_same(reader.receive(nobody_left), Message("next"))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        *(OSError(number, os.strerror(number)) for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)),
+        FileNotFoundError("an object store's word for a bucket that is gone"),
+    ],
+)
+def test_a_write_that_cannot_succeed_is_an_error_at_once(tmp_path: Path, error: OSError) -> None:
+    folder = Failing(tmp_path, error, writes=math.inf)
+    with pytest.raises(type(error)) as caught:
+        Mailbox(folder, "driver").send(example())
+    assert caught.value is error
+    assert folder.tries == 1
+
+
+def test_a_write_that_fails_for_long_is_an_error(tmp_path: Path) -> None:
+    folder = Failing(tmp_path, OSError(errno.EIO, "Input/output error"), writes=math.inf)
+    started = time.monotonic()
+    with pytest.raises(OSError, match="Input/output error"):
+        Mailbox(folder, "driver").send(example(), patience=0.3)
+    assert 0.3 <= time.monotonic() - started < 2
+    assert folder.tries > 3
+
+
+def test_a_writer_gives_up_when_nobody_is_left_to_read(tmp_path: Path) -> None:
+    folder = Failing(tmp_path, OSError(errno.EIO, "Input/output error"), writes=math.inf)
+    with pytest.raises(ConnectionError):
+        Mailbox(folder, "driver").send(example(), nobody_left)
+    assert folder.tries == 1
 
 
 @pytest.mark.parametrize("damage", ["empty", "cut", "flipped", "other number", "foreign"])

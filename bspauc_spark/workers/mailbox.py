@@ -11,6 +11,7 @@ import errno
 import io
 import json
 import math
+import socket
 import struct
 import time
 import zlib
@@ -21,9 +22,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from bspauc_spark.errors import MalformedError
+from bspauc_spark.errors import MalformedError, StagingError
 from bspauc_spark.schema import MOST_JSON_BYTES, brief, many, parse, plain, record, table, text, whole
-from bspauc_spark.workers.storage import Folder
+from bspauc_spark.workers.storage import Folder, reason
 
 Arrays: TypeAlias = Mapping[str, npt.NDArray[Any]]
 
@@ -157,6 +158,9 @@ class Mailbox:
     folder: Folder
     name: str
     sequence: int = 0
+    problem: OSError | None = field(default=None, init=False)
+    """Why the next message could not be read when it was last looked for; nothing if it was only not there."""
+    _since: float = field(default=0.0, init=False)
 
     def send(
         self, message: Message, still_there: Callable[[], None] = lambda: None, patience: float = _SEND_SECONDS
@@ -201,6 +205,15 @@ class Mailbox:
             time.sleep(pause)
             pause = min(pause * 1.5, self.folder.polling.last)
 
+    def refuse_unreadable(self, seconds: float) -> None:
+        """Raise a ``StagingError`` if the next message is there and could not be read for so long."""
+        if self.problem is None or time.monotonic() - self._since < seconds:
+            return
+        # A store that may not be listed refuses what is not there yet, and one that is out of reach comes back.
+        with contextlib.suppress(OSError):
+            if self._file(self.sequence + 1) in self.folder.names():
+                raise unreadable(self.folder, self.problem) from self.problem
+
     def _file(self, sequence: int) -> str:
         return f"{self.name}-{sequence:06d}"
 
@@ -208,10 +221,27 @@ class Mailbox:
         try:
             with self.folder.open(self._file(sequence)) as file:
                 message = Message.from_file(file, sequence)
-        except OSError:
+        except FileNotFoundError:
+            self.problem = None
             return None
+        except OSError as error:
+            # It may be for a moment, so the look is repeated; if it lasts, this is why nothing comes.
+            if self.problem is None or self.problem.errno != error.errno:
+                self._since = time.monotonic()
+            self.problem = error
+            return None
+        self.problem = None
         if message is not None:
             # It was read, and its number does not come again.
             with contextlib.suppress(OSError):
                 self.folder.delete(self._file(sequence))
         return message
+
+
+def unreadable(place: Folder, error: OSError) -> StagingError:
+    """The error for messages that are there, and that this machine cannot read."""
+    return StagingError(
+        f"messages in stagingDir {place} cannot be read on host {socket.gethostname()}: {reason(error)}. Large ones of "
+        "an object store are copied to the host's temporary folder (TMPDIR): make room there, give the right to read "
+        "stagingDir, or set it to other storage."
+    )

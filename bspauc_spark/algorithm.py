@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +14,7 @@ import numpy.typing as npt
 
 from bspauc_spark.binned import auc, sharpen
 from bspauc_spark.checkpoint import Checkpoints, Saved
-from bspauc_spark.errors import DivergedError, MalformedError
+from bspauc_spark.errors import BSPAUCError, CollapseError, DivergedError, MalformedError
 from bspauc_spark.launch import Scores, State, Workers, weights_of
 from bspauc_spark.pace import ExplicitPace, Pace
 from bspauc_spark.schema import many, maybe, real, record, whole
@@ -97,42 +98,55 @@ def fit(
     """Algorithm 1. Without a ``pace`` every row is kept in every round.
 
     With validation rows the θ of the round with the best validation AUC is kept, otherwise the last one. With
-    ``checkpoints`` it goes on after the last round that is saved there.
+    ``checkpoints`` it goes on after the last round that is saved there. An error of ours has the finished rounds.
     """
     outcome, previous, scores = _begin(workers, pace, checkpoints)
     for row in outcome.history:
         on_round(row)
-    for t in range(len(outcome.history) + 1, rounds + 1):
-        if patience and t - 1 - outcome.best_round >= patience:
-            logger.info("no better validation AUC for %d rounds: stopped after round %d", patience, t - 1)
-            break
-        selection, solve_seconds = _timed(lambda: select(pace, t, scores, previous))  # noqa: B023
-        try:
+    try:
+        for t in range(len(outcome.history) + 1, rounds + 1):
+            if patience and t - 1 - outcome.best_round >= patience:
+                logger.info("no better validation AUC for %d rounds: stopped after round %d", patience, t - 1)
+                break
+            selection, solve_seconds = _timed(lambda: select(pace, t, scores, previous))  # noqa: B023
             block, train_seconds = _timed(
                 lambda: descend(workers, selection, tau, ensure_descent, outcome.history)  # noqa: B023
             )
-        except DivergedError as error:
-            error.weights, error.outcome = workers.weights(), _with_scores(outcome, scores, workers)
-            raise
-        scores = workers.score()
-        row = _row(t, selection, block, tau, scores, solve_seconds, train_seconds)
-        # Scores of earlier rounds are not kept.
-        selection = replace(selection, scores=None)
-        outcome.history.append(row)
-        if scores.validation is None or row.validation_auc > _best_auc(outcome):
-            outcome.best_round, outcome.weights = t, workers.weights()
-            outcome.scores, outcome.selection = scores, selection
-        previous = selection
-        if checkpoints is not None:
-            checkpoints.save(_saved(outcome, previous, workers))
-        logger.info(
-            "round %d/%d: λ %.4g, kept %.1f %% + / %.1f %% −, train AUC %.4f, validation AUC %.4f",
-            *(t, rounds, row.lam, 100 * row.positive_fraction, 100 * row.negative_fraction),
-            *(row.train_auc, row.validation_auc),
-        )
-        logger.debug("round %d: %s", t, asdict(row))
-        on_round(row)
-    return _with_scores(outcome, scores, workers)
+            scores = workers.score()
+            row = _row(t, selection, block, tau, scores, solve_seconds, train_seconds)
+            # Scores of earlier rounds are not kept.
+            selection = replace(selection, scores=None)
+            outcome.history.append(row)
+            if scores.validation is None or row.validation_auc > _best_auc(outcome):
+                outcome.best_round, outcome.weights = t, workers.weights()
+                outcome.scores, outcome.selection = scores, selection
+            previous = selection
+            if checkpoints is not None:
+                checkpoints.save(_saved(outcome, previous, workers))
+            logger.info(
+                "round %d/%d: λ %.4g, kept %.1f %% + / %.1f %% −, train AUC %.4f, validation AUC %.4f",
+                *(t, rounds, row.lam, 100 * row.positive_fraction, 100 * row.negative_fraction),
+                *(row.train_auc, row.validation_auc),
+            )
+            logger.debug("round %d: %s", t, asdict(row))
+            on_round(row)
+        return _with_scores(outcome, scores, workers)
+    except BSPAUCError as error:
+        _hand_over(error, outcome, scores, workers)
+        raise
+
+
+def _hand_over(error: BSPAUCError, outcome: Outcome, scores: Scores, workers: Workers) -> None:
+    """Give the ``error`` what is finished. Workers are asked only if it says nothing against them."""
+    error.weights, error.outcome = outcome.weights or None, outcome
+    if isinstance(error, DivergedError | CollapseError):
+        error.weights = workers.weights()
+        with contextlib.suppress(BSPAUCError):
+            _with_scores(outcome, scores, workers)
+            return
+    if outcome.scores is not None and outcome.scores.binned:
+        # A look into a bin would start workers again.
+        outcome.scores = None
 
 
 def _with_scores(outcome: Outcome, scores: Scores, workers: Workers) -> Outcome:

@@ -15,6 +15,13 @@ if TYPE_CHECKING:
 class BSPAUCError(Exception):
     """Base of every error that the package raises on purpose."""
 
+    weights: Mapping[str, Any] | None = None
+    """If it ended a fit, the last θ that was good, by name; that of the best round if workers can no longer say."""
+    outcome: Outcome | None = None
+    """The rounds that were finished; without scores if these were in bins of workers that are gone."""
+    model: BSPAUCModel | None = None
+    """The model of these rounds, if there were any and their scores are there."""
+
 
 class BSPAUCWarning(UserWarning):
     """Something went on, but not as asked, and the user can act on it."""
@@ -54,13 +61,6 @@ class StagingError(BSPAUCError):
 
 class DivergedError(BSPAUCError):
     """Training gave numbers that are not finite, or a loss that explodes, at every learning rate that was tried."""
-
-    weights: Mapping[str, Any] | None = None
-    """The last θ that was good, by name."""
-    outcome: Outcome | None = None
-    """The rounds that were finished."""
-    model: BSPAUCModel | None = None
-    """The model of these rounds, if there were any."""
 
 
 class WorkerError(BSPAUCError):

@@ -24,7 +24,7 @@ from bspauc_spark.checkpoint import Checkpoints
 from bspauc_spark.columns import check_frame, check_outputs
 from bspauc_spark.diagnostics import Diagnostics
 from bspauc_spark.distributed import DistributedWorkers
-from bspauc_spark.errors import CollapseError, DivergedError
+from bspauc_spark.errors import BSPAUCError, CollapseError
 from bspauc_spark.launch import InProcessWorkers, Scores, Workers, one_thread
 from bspauc_spark.model import BSPAUCModel
 from bspauc_spark.params import check_together, learning_params, optional
@@ -164,9 +164,9 @@ class BSPAUCClassifier(
                 with self._workers(spark, placement, staged, spec, decay) as workers:
                     try:
                         outcome = self._run(workers, decay, checkpoints, run.log_round)
-                    except DivergedError as error:
+                    except BSPAUCError as error:
                         about["seconds"] = time.perf_counter() - start
-                        if error.outcome is not None and error.outcome.history:
+                        if error.outcome is not None and error.outcome.scores is not None:
                             # A model that cannot be made must not hide why the fit ended.
                             with contextlib.suppress(Exception):
                                 error.model = self._finish(staged, spec, error.outcome, about)

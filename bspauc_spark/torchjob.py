@@ -24,7 +24,7 @@ from bspauc_spark import errors
 from bspauc_spark.errors import BSPAUCError, PlacementError, StagingError, WorkerError
 from bspauc_spark.preflight import is_connect
 from bspauc_spark.workers import serve
-from bspauc_spark.workers.mailbox import Mailbox, Message
+from bspauc_spark.workers.mailbox import Mailbox, Message, unreadable
 from bspauc_spark.workers.storage import Folder, folder, reason
 
 logger = logging.getLogger("bspauc_spark")
@@ -139,7 +139,7 @@ class Launch:
         started = time.perf_counter()
         self._moved = time.monotonic()
         try:
-            self._commands.send(command)
+            self._commands.send(command, self._still_there)
         except OSError as error:
             raise _unwritable(self.folder, error) from error
         reply = self._replies.receive(self._still_there)
@@ -178,9 +178,9 @@ class Launch:
         self.folder.remove()
 
     def tell_end(self) -> None:
-        """To ranks that wait for a command as such, to those in the middle of work by the heartbeat."""
+        """To ranks that wait for a command as such, to those at work by the heartbeat; once, before the folder goes."""
         try:
-            self._commands.send(Message(serve.END))
+            self._commands.send(Message(serve.END), patience=0.0)
             self.folder.write(serve.HEARTBEAT, serve.END.encode())
         except OSError as error:
             self._refused = _unwritable(self.folder, error)
@@ -192,6 +192,8 @@ class Launch:
             return _as_raised(found[0])
         if self._refused is not None:
             return self._refused
+        if self._hung and self._replies.problem is not None:
+            return unreadable(self.folder, self._replies.problem)
         said = _without_java(str(self._problem)) if self._problem is not None else ""
         if self._problem is not None and not self._stopped and not _is_loss(said):
             return WorkerError(f"the launch of the workers failed: {type(self._problem).__name__}: {said}")

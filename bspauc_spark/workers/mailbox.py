@@ -7,9 +7,11 @@ checksum is, so that a reader who comes too early, or meets what another process
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import json
 import math
+import socket
 import struct
 import time
 import zlib
@@ -20,9 +22,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from bspauc_spark.errors import MalformedError
+from bspauc_spark.errors import MalformedError, StagingError
 from bspauc_spark.schema import MOST_JSON_BYTES, brief, many, parse, plain, record, table, text, whole
-from bspauc_spark.workers.storage import Folder
+from bspauc_spark.workers.storage import Folder, reason
 
 Arrays: TypeAlias = Mapping[str, npt.NDArray[Any]]
 
@@ -30,6 +32,10 @@ _MAGIC = b"BSPM"
 _HEAD = struct.Struct("<4sQQI")
 _LENGTH = struct.Struct("<Q")
 _CHUNK = 1 << 20
+# So long a write that fails is tried again: a storage's bad moment, not its end.
+_SEND_SECONDS = 30.0
+# These do not pass by themselves, or the launch is over and its folder gone.
+_LASTING = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOENT}
 
 
 @dataclass(frozen=True)
@@ -152,11 +158,35 @@ class Mailbox:
     folder: Folder
     name: str
     sequence: int = 0
+    problem: OSError | None = field(default=None, init=False)
+    """Why the next message could not be read when it was last looked for; nothing if it was only not there."""
+    _since: float = field(default=0.0, init=False)
 
-    def send(self, message: Message) -> None:
-        """Write the next message."""
+    def send(
+        self, message: Message, still_there: Callable[[], None] = lambda: None, patience: float = _SEND_SECONDS
+    ) -> None:
+        """Write the next message; ``still_there`` raises when nobody is left to read it.
+
+        Where the storage fails for a moment it is tried again, for ``patience`` seconds after the first failure.
+        """
         self.sequence += 1
-        self.folder.write(self._file(self.sequence), message.to_bytes(self.sequence))
+        # A write that failed may have arrived all the same: the same bytes by the same name are no second message.
+        name, data = self._file(self.sequence), message.to_bytes(self.sequence)
+        pause, deadline = self.folder.polling.first, math.inf
+        while True:
+            try:
+                self.folder.write(name, data)
+                return
+            except OSError as error:
+                now = time.monotonic()
+                deadline = min(deadline, now + patience)
+                # Object stores give no number, but the kind.
+                lasting = error.errno in _LASTING or isinstance(error, (FileNotFoundError, PermissionError))
+                if lasting or now >= deadline:
+                    raise
+            still_there()
+            time.sleep(pause)
+            pause = min(pause * 1.5, self.folder.polling.last)
 
     def receive(self, still_there: Callable[[], None], timeout: float | None = None) -> Message | None:
         """Wait for the next message; ``still_there`` raises when nobody is left to send it.
@@ -175,6 +205,15 @@ class Mailbox:
             time.sleep(pause)
             pause = min(pause * 1.5, self.folder.polling.last)
 
+    def refuse_unreadable(self, seconds: float) -> None:
+        """Raise a ``StagingError`` if the next message is there and could not be read for so long."""
+        if self.problem is None or time.monotonic() - self._since < seconds:
+            return
+        # A store that may not be listed refuses what is not there yet, and one that is out of reach comes back.
+        with contextlib.suppress(OSError):
+            if self._file(self.sequence + 1) in self.folder.names():
+                raise unreadable(self.folder, self.problem) from self.problem
+
     def _file(self, sequence: int) -> str:
         return f"{self.name}-{sequence:06d}"
 
@@ -182,10 +221,27 @@ class Mailbox:
         try:
             with self.folder.open(self._file(sequence)) as file:
                 message = Message.from_file(file, sequence)
-        except OSError:
+        except FileNotFoundError:
+            self.problem = None
             return None
+        except OSError as error:
+            # It may be for a moment, so the look is repeated; if it lasts, this is why nothing comes.
+            if self.problem is None or self.problem.errno != error.errno:
+                self._since = time.monotonic()
+            self.problem = error
+            return None
+        self.problem = None
         if message is not None:
             # It was read, and its number does not come again.
             with contextlib.suppress(OSError):
                 self.folder.delete(self._file(sequence))
         return message
+
+
+def unreadable(place: Folder, error: OSError) -> StagingError:
+    """The error for messages that are there, and that this machine cannot read."""
+    return StagingError(
+        f"messages in stagingDir {place} cannot be read on host {socket.gethostname()}: {reason(error)}. Large ones of "
+        "an object store are copied to the host's temporary folder (TMPDIR): make room there, give the right to read "
+        "stagingDir, or set it to other storage."
+    )

@@ -49,6 +49,8 @@ _WATCH = 0.25
 _GRACE = 1.5
 # Rank 0 says "nothing yet" to the others this often, so that no collective waits long.
 _NOTHING_YET = 5.0
+# A command that is there and cannot be read for so long will not be readable.
+_UNREADABLE_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,7 @@ def _obey(worker: Worker, talk: Folder) -> None:
         replies.send(Message("ready", {"host": socket.gethostname(), "pid": os.getpid()}))
     while True:
         command = (commands.receive(_wait_on, _NOTHING_YET) if first else None) or Message("")
+        commands.refuse_unreadable(_UNREADABLE_SECONDS)
         heard = Message.from_bytes(worker.group.share(command.to_bytes()))
         assert heard is not None
         if heard.word == END:

@@ -13,16 +13,16 @@ import torch
 
 from bspauc_spark import algorithm
 from bspauc_spark.binned import BinnedScores
-from bspauc_spark.errors import DivergedError
+from bspauc_spark.errors import BSPAUCError, CollapseError, DivergedError, PlacementError, StagingError, WorkerError
 from bspauc_spark.launch import InProcessWorkers, one_thread
-from bspauc_spark.pace import AutomaticPace, FractionPace
-from bspauc_spark.selection import solve
+from bspauc_spark.pace import AutomaticPace, ExplicitPace, FractionPace
+from bspauc_spark.selection import Selection, solve
 from bspauc_spark.shards import NEGATIVES, POSITIVES, VALIDATION_NEGATIVES, VALIDATION_POSITIVES
 from bspauc_spark.workers import worker
 from bspauc_spark.workers.networks import LayeredNetwork, NetworkSpec
 from bspauc_spark.workers.optimizers import TrainingSettings
 from bspauc_spark.workers.rows import DenseRows
-from bspauc_spark.workers.worker import Worker
+from bspauc_spark.workers.worker import BlockReport, Worker
 from tests.core.test_fuzz import as_rows
 
 SETTINGS = {
@@ -327,3 +327,64 @@ def test_training_that_cannot_go_on_leaves_the_last_good_theta() -> None:
     good = workers()
     whole = algorithm.fit(good, None, 2, tau=0.001)
     assert all(np.array_equal(array, whole.weights[name]) for name, array in caught.value.weights.items())
+
+
+class LostInRound3(InProcessWorkers):
+    """Workers whose third block ends in an error, and whom nobody may ask anything afterwards."""
+
+    def __init__(self, worker: Worker, error: BSPAUCError) -> None:
+        super().__init__(worker)
+        self.error, self.blocks = error, 0
+
+    def train(self, selection: Selection, rate: float = 1.0) -> BlockReport:
+        self.blocks += 1
+        if self.blocks == 3:
+            # Whoever asks again meets a worker without its parts.
+            self.close()
+            self._worker = None  # type: ignore[assignment]
+            raise self.error
+        return super().train(selection, rate)
+
+
+@pytest.mark.parametrize("kind", [WorkerError, PlacementError, StagingError])
+@pytest.mark.parametrize("exact_rows", [10**6, 0], ids=["sorted", "binned"])
+def test_workers_that_are_lost_leave_the_finished_rounds(kind: type[BSPAUCError], exact_rows: int) -> None:
+    # A rate at which the second round is worse than the first: the best is not the last.
+    settings = {"validation": True, "learning_rate": 0.2, "exact_rows": exact_rows}
+    with pytest.raises(kind, match="the third block") as caught:
+        algorithm.fit(LostInRound3(workers(**settings)._worker, kind("the third block")), None, 5, tau=0.001)
+    whole = algorithm.fit(workers(**settings), None, 2, tau=0.001)
+    outcome, weights = caught.value.outcome, caught.value.weights
+    assert outcome is not None
+    assert weights is not None
+    assert outcome.best_round == whole.best_round == 1
+    assert [row.validation_auc for row in outcome.history] == [row.validation_auc for row in whole.history]
+    for name, array in whole.weights.items():
+        assert np.array_equal(outcome.weights[name], array)
+        assert np.array_equal(weights[name], array)
+    assert outcome.selection == whole.selection
+    if exact_rows:
+        assert outcome.scores is not None
+        assert np.array_equal(outcome.scores.positive.sorted, whole.scores.positive.sorted)
+    else:
+        # Nobody is left to look into their bins.
+        assert outcome.scores is None
+
+
+@pytest.mark.parametrize("exact_rows", [10**6, 0], ids=["sorted", "binned"])
+def test_a_schedule_that_empties_a_class_later_leaves_the_rounds_before(exact_rows: int) -> None:
+    # So slow that every pair keeps a loss of nearly 1, and λ falls below it.
+    settings = {"learning_rate": 1e-5, "pretrain_steps": 0, "exact_rows": exact_rows}
+
+    def falling() -> ExplicitPace:
+        return ExplicitPace(first=2.0, largest=0.01, rounds=5, growth=None, mu=0.01, fraction=0.5)
+
+    with pytest.raises(CollapseError) as caught:
+        algorithm.fit(workers(**settings), falling(), 5, tau=0.001)
+    outcome = caught.value.outcome
+    assert outcome is not None
+    assert 1 <= len(outcome.history) < 5
+    whole = algorithm.fit(workers(**settings), falling(), len(outcome.history), tau=0.001)
+    assert outcome.scores is not None
+    assert outcome.scores.positive.at(7) == whole.scores.positive.at(7)
+    assert all(np.array_equal(array, whole.weights[name]) for name, array in outcome.weights.items())

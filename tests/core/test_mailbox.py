@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import errno
 import io
+import math
+import os
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
+from bspauc_spark.errors import StagingError
+from bspauc_spark.torchjob import Launch, WorkersLostError
 from bspauc_spark.workers import serve
+from bspauc_spark.workers.group import Alone
 from bspauc_spark.workers.mailbox import Mailbox, Message
 from bspauc_spark.workers.storage import DiskFolder
+from bspauc_spark.workers.worker import Worker
 
 
 def nobody_left() -> None:
@@ -62,6 +71,164 @@ def test_messages_come_in_order_and_are_removed_when_read(tmp_path: Path) -> Non
 def test_objects_are_never_pickled() -> None:
     with pytest.raises(TypeError, match="numbers, not object"):
         Message("x", {}, {"bad": np.array([object()], dtype=object)}).to_bytes()
+
+
+class Failing(DiskFolder):
+    """A folder whose writes, or looks into a file, fail for a while."""
+
+    def __init__(self, path: Path, error: OSError, writes: float = 0, reads: float = 0) -> None:
+        super().__init__(path)
+        self.error, self.writes, self.reads = error, writes, reads
+        self.tries = self.looks = 0
+
+    def write(self, name: str, data: bytes | memoryview | pa.Buffer) -> None:
+        self.tries += 1
+        if self.tries <= self.writes:
+            raise self.error
+        super().write(name, data)
+
+    def open(self, name: str) -> io.BufferedIOBase:
+        file = super().open(name)
+        self.looks += 1
+        if self.looks <= self.reads:
+            file.close()
+            raise self.error
+        return file
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), OSError("AWS Error SLOW_DOWN: 503")])
+def test_a_message_whose_write_fails_for_a_moment_arrives_once(tmp_path: Path, error: OSError) -> None:
+    folder, looks = Failing(tmp_path, error, writes=2), list[int]()
+    sender, reader = Mailbox(folder, "driver"), Mailbox(DiskFolder(tmp_path), "driver")
+    sender.send(example(), lambda: looks.append(folder.tries))
+    sender.send(Message("next"))
+    assert looks == [1, 2]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["driver-000001", "driver-000002"]
+    assert_same(reader.receive(nobody_left), example())
+    assert_same(reader.receive(nobody_left), Message("next"))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        *(OSError(number, os.strerror(number)) for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)),
+        FileNotFoundError("an object store's word for a bucket that is gone"),
+    ],
+)
+def test_a_write_that_cannot_succeed_is_an_error_at_once(tmp_path: Path, error: OSError) -> None:
+    folder = Failing(tmp_path, error, writes=math.inf)
+    with pytest.raises(type(error)) as caught:
+        Mailbox(folder, "driver").send(example())
+    assert caught.value is error
+    assert folder.tries == 1
+
+
+def test_a_write_that_fails_for_long_is_an_error(tmp_path: Path) -> None:
+    folder = Failing(tmp_path, OSError(errno.EIO, "Input/output error"), writes=math.inf)
+    started = time.monotonic()
+    with pytest.raises(OSError, match="Input/output error"):
+        Mailbox(folder, "driver").send(example(), patience=0.3)
+    assert 0.3 <= time.monotonic() - started < 2
+    assert folder.tries > 3
+
+
+def test_a_writer_gives_up_when_nobody_is_left_to_read(tmp_path: Path) -> None:
+    folder = Failing(tmp_path, OSError(errno.EIO, "Input/output error"), writes=math.inf)
+    with pytest.raises(ConnectionError):
+        Mailbox(folder, "driver").send(example(), nobody_left)
+    assert folder.tries == 1
+
+
+FULL = OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_why_a_message_cannot_be_read_is_known_until_it_can(tmp_path: Path) -> None:
+    reader = Mailbox(Failing(tmp_path, FULL, reads=3), "driver")
+    assert reader.receive(lambda: None, timeout=0.01) is None
+    assert reader.problem is None  # Not there yet is none.
+    Mailbox(DiskFolder(tmp_path), "driver").send(example())
+    problems: list[OSError | None] = []
+    assert_same(reader.receive(lambda: problems.append(reader.problem)), example())
+    assert problems == [FULL] * 3
+    assert reader.problem is None
+
+
+def test_a_problem_that_has_passed_is_no_reason_why_nothing_comes(tmp_path: Path) -> None:
+    Mailbox(DiskFolder(tmp_path), "driver").send(example())
+    reader = Mailbox(Failing(tmp_path, FULL, reads=1), "driver")
+    with pytest.raises(ConnectionError):
+        reader.receive(nobody_left)
+    assert reader.problem is FULL
+    (tmp_path / "driver-000001").unlink()
+    with pytest.raises(ConnectionError):
+        reader.receive(nobody_left)
+    assert reader.problem is None
+
+
+def rank_0(monkeypatch: pytest.MonkeyPatch) -> Worker:
+    """All that a rank has to be in order to wait for commands, in a hurry."""
+    monkeypatch.setattr(serve, "_NOTHING_YET", 0.05)
+    monkeypatch.setattr(serve, "_UNREADABLE_SECONDS", 0.5)
+    return cast(Worker, SimpleNamespace(group=Alone()))
+
+
+def test_a_rank_that_cannot_read_its_command_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Mailbox(DiskFolder(tmp_path), serve.TO_WORKERS).send(Message(serve.END))
+    started = time.monotonic()
+    with pytest.raises(StagingError, match=r"cannot be read on host .*: No space left on device\. .*TMPDIR"):
+        serve._obey(rank_0(monkeypatch), Failing(tmp_path, FULL, reads=math.inf))
+    assert 0.5 <= time.monotonic() - started < 5
+
+
+def test_a_rank_waits_on_where_storage_refuses_what_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As S3 does for those who may read but not list."""
+    folder, refused = DiskFolder(tmp_path), threading.Event()
+
+    def refuse(name: str) -> io.BufferedIOBase:
+        try:
+            return DiskFolder.open(folder, name)
+        except FileNotFoundError:
+            refused.set()
+            raise PermissionError(errno.EACCES, "Access Denied") from None
+
+    def end_late() -> None:
+        assert refused.wait(5)
+        time.sleep(1.0)
+        Mailbox(DiskFolder(tmp_path), serve.TO_WORKERS).send(Message(serve.END))
+
+    monkeypatch.setattr(folder, "open", refuse)
+    monkeypatch.setattr(folder, "names", lambda: refuse("the listing"))
+    thread = threading.Thread(target=end_late)
+    thread.start()
+    serve._obey(rank_0(monkeypatch), folder)
+    thread.join()
+
+
+def hung_launch(replies: Mailbox) -> Launch:
+    """What is left of a launch whose workers got nowhere for long, without the workers."""
+    launch = object.__new__(Launch)
+    launch.folder, launch._replies = replies.folder, replies
+    launch._refused, launch._problem = None, None
+    launch._hung = launch._stopped = True
+    return launch
+
+
+def test_a_launch_whose_replies_cannot_be_read_is_not_taken_for_lost_workers(tmp_path: Path) -> None:
+    Mailbox(DiskFolder(tmp_path), "worker").send(example())
+    replies = Mailbox(Failing(tmp_path, FULL, reads=math.inf), "worker")
+    assert replies.receive(lambda: None, timeout=0.05) is None
+    failure = hung_launch(replies)._judge()
+    assert isinstance(failure, StagingError)
+    assert "No space left on device" in str(failure)
+    assert str(tmp_path) in str(failure)
+
+
+def test_a_launch_that_hung_without_a_word_lost_its_workers(tmp_path: Path) -> None:
+    replies = Mailbox(DiskFolder(tmp_path), "worker")
+    assert replies.receive(lambda: None, timeout=0.05) is None
+    assert isinstance(hung_launch(replies)._judge(), WorkersLostError)
 
 
 @pytest.mark.parametrize("damage", ["empty", "cut", "flipped", "other number", "foreign"])

@@ -197,6 +197,19 @@ def test_a_worker_lost_too_often_is_an_error_that_says_so(moons: DataFrame) -> N
     finish()
 
 
+def test_a_worker_lost_too_often_leaves_the_model_of_the_finished_rounds(moons: DataFrame) -> None:
+    finish = while_fitting(1, lambda: os.kill(ranks(descendants(os.getpid()))[1], signal.SIGKILL))
+    with pytest.raises(WorkerError, match="maxRestarts allows no further launch") as caught:
+        BSPAUCClassifier(**SLOW, numProcesses=2, maxRestarts=0).fit(moons)
+    finish()
+    model = caught.value.model
+    assert model is not None
+    done = len(model.summary.rounds)
+    assert 1 <= done < SLOW["rounds"]
+    assert same_bits(model, BSPAUCClassifier(**{**SLOW, "rounds": done}, numProcesses=2).fit(moons))
+    assert model.transform(moons).where("prediction = 1").count() > 0
+
+
 class Breaking(NetworkSpec):
     """A network that computes for a while and then raises, on one rank only."""
 

@@ -17,8 +17,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from sklearn.metrics import roc_auc_score
 
-from bspauc_spark import BSPAUCClassifier, BSPAUCModel
-from bspauc_spark.errors import CollapseError, DeviceError, DivergedError
+from bspauc_spark import BSPAUCClassifier, BSPAUCModel, algorithm
+from bspauc_spark.errors import BSPAUCError, CollapseError, DeviceError, DivergedError, WorkerError
+from bspauc_spark.launch import Scores
 from bspauc_spark.selection import Selection
 from bspauc_spark.staging import StagedData
 from bspauc_spark.summary import TrainingSummary
@@ -259,6 +260,27 @@ def test_a_fit_that_diverges_in_a_later_round_hands_over_a_model_that_saves_and_
         BSPAUCClassifier(**{**FAST, "rounds": 4}).fit(moons)
     assert caught.value.model is None
     assert caught.value.weights is not None
+
+
+@pytest.mark.parametrize("kind", [WorkerError, CollapseError])
+def test_a_fit_that_fails_in_a_later_round_hands_over_the_model_of_the_rounds_before(
+    kind: type[BSPAUCError], moons: DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    select = algorithm.select
+
+    def broken(pace: Any, t: int, scores: Scores, previous: Selection | None) -> Selection:
+        if t == 3:
+            raise kind("in round 3")
+        return select(pace, t, scores, previous)
+
+    monkeypatch.setattr(algorithm, "select", broken)
+    with pytest.raises(kind, match="in round 3") as caught:
+        BSPAUCClassifier(**{**FAST, "rounds": 4}).fit(moons)
+    model = caught.value.model
+    assert model is not None
+    assert len(model.summary.rounds) == 2
+    whole = BSPAUCClassifier(**{**FAST, "rounds": 2}).fit(moons)
+    assert np.array_equal(scores_by_row(model, moons), scores_by_row(whole, moons))
 
 
 def test_sgd_and_linear_networks_train(moons: DataFrame) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
+import io
 import os
 import signal
 import subprocess
@@ -20,11 +22,13 @@ from pyspark.ml.torch.distributor import TorchDistributor
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from bspauc_spark import BSPAUCClassifier, BSPAUCModel, algorithm, estimator
+from bspauc_spark import BSPAUCClassifier, BSPAUCModel, algorithm, estimator, torchjob
 from bspauc_spark.errors import BSPAUCWarning, CheckpointError, StagingError, WorkerError
 from bspauc_spark.selection import Selection
 from bspauc_spark.shards import NEGATIVES
 from bspauc_spark.staging import StagedData, stage
+from bspauc_spark.workers.serve import TO_DRIVER
+from bspauc_spark.workers.storage import DiskFolder
 from tests.conftest import FAST
 from tests.processes import Driver, assert_clean
 from tests.spark.driver import digest
@@ -53,6 +57,31 @@ def test_a_disk_that_fills_up_while_workers_train_is_named(moons: DataFrame, mou
         BSPAUCClassifier(**SLOW, numProcesses=2, stagingDir=str(disk)).fit(moons)
     finish()
     assert [path.name for path in disk.iterdir()] == ["others"]
+
+
+def test_a_reply_that_the_driver_cannot_read_is_named_and_nobody_starts_again(
+    moons: DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where its temporary folder is full, and the reply of an object store a large one."""
+    launches, run, look = list[str](), TorchDistributor.run, DiskFolder.open
+
+    def seen_run(self: TorchDistributor, *args: Any) -> Any:
+        launches.append("run")
+        return run(self, *args)
+
+    def no_room(self: DiskFolder, name: str) -> io.BufferedIOBase:
+        file = look(self, name)
+        if name == f"{TO_DRIVER}-000003":
+            file.close()
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return file
+
+    monkeypatch.setattr(torchjob, "_HANG_SECONDS", 4.0)
+    monkeypatch.setattr(TorchDistributor, "run", seen_run)
+    monkeypatch.setattr(DiskFolder, "open", no_room)
+    with pytest.raises(StagingError, match=r"cannot be read on host .*: No space left on device"):
+        BSPAUCClassifier(**FAST, numProcesses=2).fit(moons)
+    assert launches == ["run"]
 
 
 def test_a_folder_that_may_not_be_written_is_refused_before_the_rows_move(

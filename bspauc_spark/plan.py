@@ -11,7 +11,8 @@ from bspauc_spark.columns import Columns
 from bspauc_spark.pace import AutomaticPace, ExplicitPace, FractionPace, Pace
 from bspauc_spark.params import optional
 from bspauc_spark.shards import NEGATIVES, POSITIVES
-from bspauc_spark.workers.networks import NetworkSpec, even_sample, median_distance, median_width
+from bspauc_spark.workers.median import even_sample, median_distance, median_width
+from bspauc_spark.workers.networks import NetworkSpec
 from bspauc_spark.workers.optimizers import TrainingSettings
 from bspauc_spark.workers.rows import Rows, Shards
 

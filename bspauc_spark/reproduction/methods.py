@@ -16,7 +16,7 @@ from bspauc_spark.baselines.rows import BoolArray, Matrix, as_rows
 from bspauc_spark.estimator import BSPAUCClassifier
 from bspauc_spark.launch import InProcessWorkers, one_thread
 from bspauc_spark.shards import NEGATIVES, POSITIVES, VALIDATION_NEGATIVES, VALIDATION_POSITIVES
-from bspauc_spark.workers.networks import median_width
+from bspauc_spark.workers.median import median_width
 from bspauc_spark.workers.scoring import score_rows
 from bspauc_spark.workers.worker import Worker
 

@@ -19,7 +19,8 @@ from bspauc_spark import BSPAUCClassifier, plan
 from bspauc_spark.launch import one_thread
 from bspauc_spark.selection import Selection
 from bspauc_spark.shards import NEGATIVES, POSITIVES, ShardFile
-from bspauc_spark.workers.networks import BLOCK_ROWS, NetworkSpec, frequencies, median_width
+from bspauc_spark.workers.median import median_width
+from bspauc_spark.workers.networks import BLOCK_ROWS, NetworkSpec, frequencies
 from bspauc_spark.workers.optimizers import TrainingSettings
 from bspauc_spark.workers.rows import Shards
 from bspauc_spark.workers.scoring import score_rows

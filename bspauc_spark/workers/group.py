@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import importlib
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol, TypeAlias
 
@@ -101,6 +102,9 @@ class TorchGroup:
 
         After a failure the process ends with its connections open, so that nobody is lost before the reason is told.
         """
+        # Optimizers import it when they are made. Imported while there is a group it keeps the group for ever, and
+        # gloo's threads with it, which may abort the process as Python ends.
+        importlib.import_module("torch._dynamo")
         backend = cuda.BACKEND if use_gpu else "gloo"
         with _peers():
             dist.init_process_group(backend, timeout=_TIMEOUT, **where)

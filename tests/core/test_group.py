@@ -209,6 +209,19 @@ def test_training_that_diverges_is_taken_back_on_every_rank(pretraining: bool, s
         assert same
 
 
+def _threads_after(rank: int, folder: str) -> None:
+    _entry(rank, diverging, folder, (CUTS["even"], False))
+    names = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
+    Path(folder, f"threads-{rank}").write_text(" ".join(names))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads are listed in /proc")
+def test_no_thread_of_a_group_outlives_it(tmp_path: Path) -> None:
+    mp.spawn(_threads_after, (str(tmp_path),), nprocs=2)
+    for rank in (0, 1):
+        assert "gloo" not in (tmp_path / f"threads-{rank}").read_text()
+
+
 def odd_arrays(group: Group) -> list[np.ndarray]:
     own = [np.arange(3, dtype=np.float32) * (group.rank + 1), np.empty(0, np.float32), np.ones(group.rank, np.float32)]
     return group.gather(own)

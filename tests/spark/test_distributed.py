@@ -287,7 +287,7 @@ def test_a_workers_exception_reaches_the_caller_with_its_traceback_at_once_and_n
 
     monkeypatch.setattr(Launch, "start", counted)
     monkeypatch.setattr(Launch, "ask", timed)
-    monkeypatch.setattr(plan, "network", lambda params, width, rows: Breaking("mlp", width, (16, 16)))
+    monkeypatch.setattr(plan, "network", lambda params, width, *_: Breaking("mlp", width, (16, 16)))
     with pytest.raises(WorkerError) as caught:
         BSPAUCClassifier(**FAST, numProcesses=2).fit(marked)
     assert time.monotonic() - asked[-1] < 5
@@ -310,7 +310,7 @@ def test_a_nan_in_a_step_of_one_worker_costs_the_round_and_no_launch(
         start(self)
 
     monkeypatch.setattr(Launch, "start", counted)
-    monkeypatch.setattr(plan, "network", lambda params, width, rows: BrokenStep("mlp", width, (16, 16)))
+    monkeypatch.setattr(plan, "network", lambda params, width, *_: BrokenStep("mlp", width, (16, 16)))
     model = BSPAUCClassifier(**FAST, numProcesses=2).fit(moons)
     assert list(model.summary.history["learning_rate_factor"]) == [0.5, 1.0, 1.0]
     assert len(launches) == 1

@@ -142,7 +142,7 @@ def _mlflow_run(experiment: str | None) -> Any:
 def _log_model(model: PipelineModel, args: argparse.Namespace) -> None:
     from bspauc_spark import log_model
 
-    with _heeding_mlflow(f"the model is saved in {args.output}, but cannot be logged"):
+    with _heeding_mlflow(f"the model is saved in {cli.shown(args.output)}, but cannot be logged"):
         log_model(model, registered_model_name=args.register)
 
 

@@ -200,7 +200,7 @@ def _as_read(stages: Sequence[Transformer], frame: DataFrame) -> DataFrame:
         kind: [name for stage in stages if isinstance(stage, kind) for name in _inputs(stage) if name in given]
         for kind in (StringIndexerModel, ImputerModel, VectorAssembler)
     }
-    frame = _categories_as_learned(stages, frame)
+    frame = _categories_as_learned(stages, flags_as_text(frame, read[StringIndexerModel]))
     numbers = {
         name: _number(given[name], name, frame.schema[name].dataType)
         for name in dict.fromkeys(read[ImputerModel] + read[VectorAssembler])

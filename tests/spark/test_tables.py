@@ -245,6 +245,15 @@ def test_a_flag_is_the_same_category_however_a_format_spells_it(
     assert parquet["open"].dtype == bool
 
 
+def test_flags_where_training_had_other_words_are_unknown_categories(spark: SparkSession, tmp_path: Path) -> None:
+    table = loans()[["open", "size.eur", "bad"]].assign(k=range(240))
+    for name, words in (("words", table["open"].map({True: "yes", False: "no"})), ("other", "x")):
+        table.assign(open=words).to_parquet(tmp_path / f"{name}.parquet", index=False)
+    table.to_parquet(tmp_path / "flags.parquet", index=False)
+    flags, other = _learned_and_scored(tmp_path, "words.parquet", ["flags.parquet", "other.parquet"])
+    np.testing.assert_array_equal(flags["score"], other["score"])
+
+
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 @pytest.mark.parametrize("learned", ["whole", "gaps"])
 def test_a_number_is_the_same_category_with_gaps_in_its_column_and_without(

@@ -24,8 +24,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.defaults import describe
 from benchmarks.experiment import Split, fit, load, split
-from bspauc_spark.calibration import fit_calibration
 from bspauc_spark.scorer import LossCurves
+from bspauc_spark.selection.label_noise import estimate_label_noise
 
 CASES = [("a9a", 0.2, 0.0, 0.97), ("a9a", 0.3, 0.25, None)]
 TOPS = (100, 1000)
@@ -40,7 +40,7 @@ def our_rankings(data: Split, seed: int) -> dict[str, np.ndarray]:
     """Training rows, most suspicious first, by what ``BSPAUCModel.audit`` computes."""
     fitted, _ = fit(data, seed)
     outcome, scores = fitted.outcome, fitted.score(data.x)
-    calibration = fit_calibration(scores[data.label], scores[~data.label])
+    calibration = estimate_label_noise(scores[data.label], scores[~data.label])
     curves = LossCurves.of(outcome.scores.positive, outcome.scores.negative, outcome.selection)
     return {
         OURS: descending(calibration.suspicion(scores, data.label)),

@@ -23,9 +23,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bspauc_spark.binned import BinnedScores, Contents, Histogram, auc
 from bspauc_spark.selection import Selection, solve
 from bspauc_spark.statistics import ClassScores
+from bspauc_spark.statistics.binned import BinnedScores, Contents, Histogram, auc
 
 CHUNK = 4_000_000
 WORKERS = 2

@@ -14,8 +14,9 @@ import numpy as np
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import train_test_split
 
-from bspauc_spark import BSPAUCClassifier, datasets
+from bspauc_spark import BSPAUCClassifier
 from bspauc_spark.noise import flip_labels
+from bspauc_spark.reproduction import datasets
 from bspauc_spark.reproduction.methods import ArrayFit, fit_arrays
 
 

@@ -23,7 +23,8 @@ from xgboost import XGBClassifier
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bspauc_spark import BSPAUCClassifier, datasets
+from bspauc_spark import BSPAUCClassifier
+from bspauc_spark.reproduction import datasets
 from bspauc_spark.reproduction.methods import fit_arrays
 
 SUBSETS = [("a9a", 1000), ("a9a", 4000), ("cod-rna", 1000), ("cod-rna", 4000), ("shuttle", 5000), ("shuttle", 30_000)]

@@ -28,15 +28,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.solve import seconds
 from benchmarks.theta import Bare
 from benchmarks.transform import session
-from bspauc_spark import BSPAUCClassifier, plan
-from bspauc_spark.columns import Columns
+from bspauc_spark import BSPAUCClassifier
+from bspauc_spark.rows.columns import Columns
+from bspauc_spark.rows.kinds import NEGATIVES, POSITIVES
+from bspauc_spark.rows.rows import DenseRows
+from bspauc_spark.rows.staging import stage
 from bspauc_spark.selection import solve
-from bspauc_spark.shards import NEGATIVES, POSITIVES
-from bspauc_spark.staging import stage
+from bspauc_spark.spark import plan
 from bspauc_spark.statistics import ClassScores
-from bspauc_spark.workers.networks import NetworkSpec
-from bspauc_spark.workers.rows import DenseRows
-from bspauc_spark.workers.worker import Worker
+from bspauc_spark.theta.networks import NetworkSpec
+from bspauc_spark.theta.worker import Worker
 
 
 def write(path: Path, rows: int, features: int) -> None:

@@ -36,13 +36,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.solve import seconds
 from benchmarks.transform import session
-from bspauc_spark import BSPAUCClassifier, datasets
-from bspauc_spark.shards import NEGATIVES, POSITIVES
-from bspauc_spark.workers.networks import NetworkSpec
-from bspauc_spark.workers.optimizers import TrainingSettings
-from bspauc_spark.workers.pairs import all_pairs
-from bspauc_spark.workers.rows import SparseRows
-from bspauc_spark.workers.worker import Worker
+from bspauc_spark import BSPAUCClassifier
+from bspauc_spark.reproduction import datasets
+from bspauc_spark.rows.kinds import NEGATIVES, POSITIVES
+from bspauc_spark.rows.rows import SparseRows
+from bspauc_spark.theta.networks import NetworkSpec
+from bspauc_spark.theta.optimizers import TrainingSettings
+from bspauc_spark.theta.pairs import all_pairs
+from bspauc_spark.theta.worker import Worker
 
 NON_ZEROS, BATCH, STEPS = 75, 256, 30
 WIDTHS = (50_000, 500_000, 5_000_000)

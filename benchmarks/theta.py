@@ -22,13 +22,13 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.solve import seconds
-from bspauc_spark.shards import NEGATIVES, POSITIVES
-from bspauc_spark.workers.networks import NetworkSpec
-from bspauc_spark.workers.optimizers import TrainingSettings
-from bspauc_spark.workers.pairs import all_pairs
-from bspauc_spark.workers.rows import DenseRows
-from bspauc_spark.workers.scoring import score_rows
-from bspauc_spark.workers.worker import Worker
+from bspauc_spark.rows.kinds import NEGATIVES, POSITIVES
+from bspauc_spark.rows.rows import DenseRows
+from bspauc_spark.theta.networks import NetworkSpec
+from bspauc_spark.theta.optimizers import TrainingSettings
+from bspauc_spark.theta.pairs import all_pairs
+from bspauc_spark.theta.scoring import score_rows
+from bspauc_spark.theta.worker import Worker
 
 
 def mapped(x: Any, parts: int, folder: Path, name: str) -> DenseRows:

@@ -28,8 +28,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.experiment import Split, load, split
 from bspauc_spark import BSPAUCClassifier, algorithm
-from bspauc_spark.torchjob import Launch
-from bspauc_spark.workers.mailbox import Message
+from bspauc_spark.cluster.launch import Launch
+from bspauc_spark.cluster.mailbox import Message
 
 KINDS: dict[str, dict[str, Any]] = {
     "one process": {"localMode": True},

@@ -6,72 +6,29 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from bspauc_spark.binned import auc, sharpen
 from bspauc_spark.checkpoint import Checkpoints, Saved
+from bspauc_spark.cluster.protocol import Scores, State, Workers, weights_of
 from bspauc_spark.errors import BSPAUCError, CollapseError, DivergedError, MalformedError
-from bspauc_spark.launch import Scores, State, Workers, weights_of
-from bspauc_spark.pace import ExplicitPace, Pace
-from bspauc_spark.schema import many, maybe, real, record, whole
+from bspauc_spark.results.history import Round
+from bspauc_spark.schema import many, record, whole
 from bspauc_spark.selection import Selection, solve
+from bspauc_spark.selection.pace import ExplicitPace, Pace
 from bspauc_spark.statistics import pair_sum
-from bspauc_spark.workers.pairs import refuse_explosion
-from bspauc_spark.workers.worker import BlockReport
+from bspauc_spark.statistics.binned import auc, sharpen
+from bspauc_spark.theta.pairs import refuse_explosion
+from bspauc_spark.theta.worker import BlockReport
 
 logger = logging.getLogger("bspauc_spark")
 
 T = TypeVar("T")
 
 _HALVINGS = 3
-
-
-@dataclass(frozen=True)
-class Round:
-    """One row of the history; the AUCs are those of the θ that the round ended with."""
-
-    round: int
-    lam: float
-    mu: float
-    lead: float
-    positive_fraction: float
-    negative_fraction: float
-    apd: float
-    objective_before: float
-    objective_after: float
-    block_before: float
-    block_after: float
-    train_auc: float
-    validation_auc: float
-    learning_rate_factor: float
-    updates: int
-    score_seconds: float
-    solve_seconds: float
-    train_seconds: float
-
-    def to_dict(self) -> dict[str, float | None]:
-        """Plain values for JSON, which has no NaN: None instead."""
-        return {name: None if value != value else value for name, value in asdict(self).items()}
-
-    @classmethod
-    def from_dict(cls, stored: Mapping[str, Any], where: str = "round") -> Round:
-        """The inverse of ``to_dict``; ``MalformedError`` names the place ``where`` something is wrong."""
-        values: dict[str, Any] = _ROUND(stored, where)
-        known: dict[str, Any] = {name: float("nan") if value is None else value for name, value in values.items()}
-        return cls(**known)
-
-
-_COLUMNS = {**{one.name: maybe(real()) for one in fields(Round)}, "round": whole(1), "updates": whole()}
-# A column that a later version adds has a default, for models that were saved without it.
-_NEWER = {one.name for one in fields(Round) if one.default is not MISSING}
-_ROUND = record(
-    {name: check for name, check in _COLUMNS.items() if name not in _NEWER},
-    optional={name: _COLUMNS[name] for name in _NEWER},
-)
 
 
 @dataclass

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from bspauc_spark.errors import InvalidFeaturesError, InvalidLabelError
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
+Float32Array: TypeAlias = npt.NDArray[np.float32]
 IntArray: TypeAlias = npt.NDArray[np.int64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bspauc_spark.cluster.mailbox import Message
 from bspauc_spark.errors import CheckpointError, MalformedError
-from bspauc_spark.schema import brief, plain, record, table, text, whole
+from bspauc_spark.rows.storage import Folder, reason
+from bspauc_spark.schema import brief, mapping, plain, record, text, whole
 from bspauc_spark.version import __version__
-from bspauc_spark.workers.mailbox import Message
-from bspauc_spark.workers.storage import Folder, reason
 
 logger = logging.getLogger("bspauc_spark")
 
@@ -155,8 +155,8 @@ _STORED = record(
     {
         "format": whole(FORMAT_VERSION, FORMAT_VERSION),
         "version": text(),
-        "identity": table(plain),
-        "progress": table(plain),
+        "identity": mapping(plain),
+        "progress": mapping(plain),
     }
 )
 

@@ -8,19 +8,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from bspauc_spark.algorithm import Outcome
-    from bspauc_spark.model import BSPAUCModel
-
 
 class BSPAUCError(Exception):
     """Base of every error that the package raises on purpose."""
 
     weights: Mapping[str, Any] | None = None
     """If it ended a fit, the last θ that was good, by name; that of the best round if workers can no longer say."""
-    outcome: Outcome | None = None
-    """The rounds that were finished; without scores if these were in bins of workers that are gone."""
-    model: BSPAUCModel | None = None
-    """The model of these rounds, if there were any and their scores are there."""
+    outcome: Any = None
+    """The rounds that were finished, an ``algorithm.Outcome``; without scores if these were in bins of lost workers."""
+    model: Any = None
+    """The ``BSPAUCModel`` of these rounds, if there were any and their scores are there."""
 
 
 class BSPAUCWarning(UserWarning):

@@ -17,31 +17,36 @@ from pyspark.ml.param import Param
 from pyspark.ml.util import DefaultParamsReadable, DefaultParamsWritable
 from pyspark.sql import DataFrame, SparkSession
 
-from bspauc_spark import algorithm, plan, preflight, tracking
-from bspauc_spark.accessors import Accessors
-from bspauc_spark.calibration import fit_calibration
+from bspauc_spark import algorithm
 from bspauc_spark.checkpoint import Checkpoints
-from bspauc_spark.columns import check_frame, check_outputs
-from bspauc_spark.diagnostics import Diagnostics
-from bspauc_spark.distributed import DistributedWorkers
+from bspauc_spark.cluster import preflight
+from bspauc_spark.cluster.launch import Launch
+from bspauc_spark.cluster.preflight import Placement
+from bspauc_spark.cluster.protocol import InProcessWorkers, Scores, Workers, one_thread
+from bspauc_spark.cluster.rank import Task
+from bspauc_spark.cluster.remote import DistributedWorkers
 from bspauc_spark.errors import BSPAUCError, CollapseError
-from bspauc_spark.launch import InProcessWorkers, Scores, Workers, one_thread
 from bspauc_spark.model import BSPAUCModel
-from bspauc_spark.params import check_together, learning_params, optional
-from bspauc_spark.persistence import StageReader
-from bspauc_spark.preflight import Placement
-from bspauc_spark.progress import ProgressBar
+from bspauc_spark.results import tracking
+from bspauc_spark.results.diagnostics import Diagnostics
+from bspauc_spark.results.history import Round
+from bspauc_spark.results.progress import ProgressBar
+from bspauc_spark.results.summary import TrainingSummary
+from bspauc_spark.rows.columns import check_frame, check_outputs
+from bspauc_spark.rows.kinds import NEGATIVES, POSITIVES
+from bspauc_spark.rows.staging import StagedData, stage
+from bspauc_spark.rows.storage import folder, shown
 from bspauc_spark.scorer import LossCurves, Scorer, balanced_threshold
 from bspauc_spark.selection import Selection, solve
-from bspauc_spark.shards import NEGATIVES, POSITIVES
-from bspauc_spark.staging import StagedData, stage
-from bspauc_spark.summary import TrainingSummary
-from bspauc_spark.torchjob import Launch
-from bspauc_spark.workers.device import choose_device
-from bspauc_spark.workers.networks import NetworkSpec
-from bspauc_spark.workers.serve import Task
-from bspauc_spark.workers.storage import folder, shown
-from bspauc_spark.workers.worker import Worker
+from bspauc_spark.selection.label_noise import estimate_label_noise
+from bspauc_spark.spark import plan
+from bspauc_spark.spark.accessors import Accessors
+from bspauc_spark.spark.params import check_together, learning_params, optional
+from bspauc_spark.spark.persistence import StageReader
+from bspauc_spark.spark.session import shares_disks
+from bspauc_spark.theta.device import choose_device
+from bspauc_spark.theta.networks import NetworkSpec
+from bspauc_spark.theta.worker import Worker
 
 
 class BSPAUCClassifier(
@@ -149,7 +154,7 @@ class BSPAUCClassifier(
         about: dict[str, Any] = {"started": datetime.datetime.now().astimezone().isoformat(" ", "minutes")}
         start = time.perf_counter()
         staging_dir = optional(self, "stagingDir")
-        here = staging_dir is None and not preflight.shares_disks(spark)
+        here = staging_dir is None and not shares_disks(spark)
         staged = stage(dataset, plan.columns(self), staging_dir, here)
         try:
             preflight.check_rows(staged.counts[POSITIVES] + staged.counts[NEGATIVES], placement)
@@ -235,13 +240,13 @@ class BSPAUCClassifier(
                 yield alone
 
     def _run(
-        self, workers: Workers, decay: float, checkpoints: Checkpoints | None, log: Callable[[algorithm.Round], None]
+        self, workers: Workers, decay: float, checkpoints: Checkpoints | None, log: Callable[[Round], None]
     ) -> algorithm.Outcome:
         """Algorithm 1 under a progress bar."""
         rounds = self.getRounds()
         with contextlib.closing(ProgressBar(rounds, shown=self.getVerbose())) as bar:
 
-            def show(row: algorithm.Round) -> None:
+            def show(row: Round) -> None:
                 bar.show(row)
                 log(row)
 
@@ -266,12 +271,12 @@ class BSPAUCClassifier(
         pos, neg = outcome.scores.positive, outcome.scores.negative
         kept = dataclasses.replace(outcome.selection, scores=(pos, neg))
         selection = _final_selection(kept, outcome.scores) if self.getSelfPaced() else kept
-        calibration = fit_calibration(pos, neg)
+        noise = estimate_label_noise(pos, neg)
         summary = TrainingSummary(
             rounds=tuple(outcome.history),
             best_round=outcome.best_round,
             counts=dict(staged.counts),
-            diagnostics=Diagnostics.of(outcome.scores, selection, calibration),
+            diagnostics=Diagnostics.of(outcome.scores, selection, noise),
             about=about,
         )
         scorer = Scorer(
@@ -280,7 +285,7 @@ class BSPAUCClassifier(
             weights=outcome.weights,
             threshold=balanced_threshold(pos, neg),
             negative_label=staged.negative_label,
-            calibration=calibration,
+            label_noise=noise,
             selection=selection,
             curves=LossCurves.of(pos, neg, selection),
             summary=summary.to_dict(),

@@ -22,10 +22,10 @@ from pyspark.ml import Model, PipelineModel
 from pyspark.ml import feature as spark_features
 from pyspark.sql.utils import is_remote
 
-from bspauc_spark.categories import are_flags
 from bspauc_spark.errors import InvalidDataError, MalformedError
 from bspauc_spark.model import BSPAUCModel
-from bspauc_spark.serving import OUTPUTS, Plan, Predictor, Step, check_widths
+from bspauc_spark.rows.categories import are_flags
+from bspauc_spark.serving import OUTPUTS, Predictor, ServedSteps, Step, check_widths
 
 if TYPE_CHECKING:
     from mlflow.models.model import Model as MLflowModel
@@ -126,7 +126,7 @@ def plain(model: Model) -> Predictor | None:
         if translate is None:
             return None
         steps += translate(stage)
-    plan = Plan(
+    plan = ServedSteps(
         steps=steps,
         features=last.getFeaturesCol(),
         positive_label=last.getPositiveLabel(),

@@ -18,8 +18,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
-from bspauc_spark.arrow import feature_block
-from bspauc_spark.columns import (
+from bspauc_spark.errors import InvalidDataError, InvalidFeaturesError
+from bspauc_spark.results.summary import TrainingSummary
+from bspauc_spark.rows.arrow import checked_features
+from bspauc_spark.rows.columns import (
     check_features,
     check_frame,
     check_labels,
@@ -29,14 +31,12 @@ from bspauc_spark.columns import (
     quoted,
     row_size,
 )
-from bspauc_spark.compat import arrow_udf
-from bspauc_spark.errors import InvalidDataError, InvalidFeaturesError
-from bspauc_spark.params import BSPAUCModelParams
-from bspauc_spark.persistence import ModelReader, ModelWriter
+from bspauc_spark.rows.storage import shown
 from bspauc_spark.schema import within
 from bspauc_spark.scorer import JSON_NAME, Scorer, cached_scorer, reading
-from bspauc_spark.summary import TrainingSummary
-from bspauc_spark.workers.storage import shown
+from bspauc_spark.spark.compat import arrow_udf
+from bspauc_spark.spark.params import BSPAUCModelParams
+from bspauc_spark.spark.persistence import ModelReader, ModelWriter
 
 if TYPE_CHECKING:
     from torch import nn
@@ -181,13 +181,13 @@ class BSPAUCModel(Model, BSPAUCModelParams, MLReadable["BSPAUCModel"], MLWritabl
 
         def scores(features: pa.Array) -> tuple[Scorer, npt.NDArray[np.float32]]:
             scorer = cached_scorer(digest, blobs)
-            block = feature_block(features, scorer.spec.num_features, scorer.sparse)
+            block = checked_features(features, scorer.spec.num_features, scorer.sparse)
             if block.problem:
                 raise InvalidFeaturesError(
                     f"column {column!r} (featuresCol): {block.problem}; the model was fitted on "
                     f"{scorer.spec.num_features:,} finite features. Drop or mend such rows first."
                 )
-            return scorer, scorer.score_block(block)
+            return scorer, scorer.score_features(block)
 
         return scores
 
@@ -217,7 +217,7 @@ class BSPAUCModel(Model, BSPAUCModelParams, MLReadable["BSPAUCModel"], MLWritabl
 
     def write(self) -> ModelWriter:
         """A writer: ``model.write().overwrite().save(path)``."""
-        return ModelWriter(self)
+        return ModelWriter(self, self.scorer)
 
     @classmethod
     def read(cls) -> ModelReader:
@@ -230,7 +230,7 @@ _VECTORS = st.StructType().add("score", "double").add("raw", VectorUDT()).add("p
 
 
 def _with_vectors(scorer: Scorer, scores: npt.NDArray[np.float32]) -> pa.Array:
-    score, probability = scores.astype(np.float64), scorer.calibration.probability(scores)
+    score, probability = scores.astype(np.float64), scorer.label_noise.probability(scores)
     return pa.StructArray.from_arrays(
         [pa.array(score), _vectors(-score, score), _vectors(1 - probability, probability)], names=_VECTORS.names
     )
@@ -255,7 +255,7 @@ def _with_audit(scorer: Scorer, scores: npt.NDArray[np.float32], is_positive: pa
     judged = (
         scorer.curves.losses(scores, positive),
         weights,
-        scorer.calibration.suspicion(scores, positive),
+        scorer.label_noise.suspicion(scores, positive),
     )
     columns = [pa.array(scores.astype(np.float64)), *(pa.array(column, mask=unlabelled) for column in judged)]
     return pa.StructArray.from_arrays(columns, names=list(AUDIT_COLUMNS))

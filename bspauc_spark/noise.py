@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from bspauc_spark.arrays import is_sparse, labelled, need_both, ranges, squared_distances, stacked
+from bspauc_spark.arrays import FloatArray, is_sparse, labelled, need_both, ranges, squared_distances, stacked
 from bspauc_spark.errors import InvalidParamError
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 # Attack rows that move together: as many as a dense table of them has room for.
 _ATTACKED_TOGETHER = 1024
 
-FloatArray: TypeAlias = npt.NDArray[np.float64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
 

@@ -124,7 +124,7 @@ def many(item: Check, least: int = 0, most: float = math.inf) -> Check:
     return check
 
 
-def table(item: Check) -> Check:
+def mapping(item: Check) -> Check:
     """An object whose values ``item`` takes, under any names."""
     name_of = text()
 
@@ -167,7 +167,7 @@ def plain(value: Any, where: str, depth: int = _DEEPEST) -> Any:
         raise MalformedError(f"{where} is nested too deeply")
     if isinstance(value, list | tuple):
         return [plain(one, f"{where}[{place}]", depth - 1) for place, one in enumerate(value)]
-    return table(lambda one, place: plain(one, place, depth - 1))(value, where)
+    return mapping(lambda one, place: plain(one, place, depth - 1))(value, where)
 
 
 def _range(what: str, low: float, high: float) -> str:

@@ -11,31 +11,30 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import safetensors.numpy
 import torch
 
-from bspauc_spark.arrays import as_array, as_csr, finite_floats, is_sparse
-from bspauc_spark.arrow import DenseBlock, FeatureBlock, SparseBlock
-from bspauc_spark.binned import settled
-from bspauc_spark.calibration import ScoreCalibration
+from bspauc_spark.arrays import FloatArray, as_array, as_csr, finite_floats, is_sparse
 from bspauc_spark.errors import InvalidFeaturesError, MalformedError, ModelFormatError
-from bspauc_spark.schema import MOST_JSON_BYTES, brief, flag, parse, plain, real, record, table, text, whole, within
+from bspauc_spark.rows.arrow import CheckedFeatures, DenseFeatures, SparseFeatures
+from bspauc_spark.rows.rows import Batch, SparseBatch
+from bspauc_spark.rows.storage import on_disk, shown
+from bspauc_spark.schema import MOST_JSON_BYTES, brief, flag, mapping, parse, plain, real, record, text, whole, within
 from bspauc_spark.selection import Selection
+from bspauc_spark.selection.label_noise import LabelNoise
 from bspauc_spark.statistics import OrderedScores, negative_losses, positive_losses
+from bspauc_spark.statistics.binned import exact_on_bins
+from bspauc_spark.theta.networks import NetworkSpec, ScoringNetwork
+from bspauc_spark.theta.scoring import score_chunks
 from bspauc_spark.version import __version__
-from bspauc_spark.workers.networks import NetworkSpec, ScoringNetwork
-from bspauc_spark.workers.rows import Batch, SparseBatch
-from bspauc_spark.workers.scoring import score_blocks
-from bspauc_spark.workers.storage import on_disk, shown
 
 FORMAT_VERSION = 1
 JSON_NAME, WEIGHTS_NAME = "model.json", "model.safetensors"
 
-FloatArray: TypeAlias = npt.NDArray[np.float64]
 
 _CURVE_POINTS = 2049
 # A fit makes no θ of more than 2 GiB; the numbers of its features take no more.
@@ -84,7 +83,7 @@ class Scorer:
     weights: Mapping[str, npt.NDArray[np.float32]]
     threshold: float
     negative_label: float
-    calibration: ScoreCalibration
+    label_noise: LabelNoise
     selection: Selection
     curves: LossCurves
     summary: Mapping[str, Any]
@@ -100,7 +99,7 @@ class Scorer:
 
     def score(self, rows: Batch) -> npt.NDArray[np.float32]:
         """Scores of any number of rows, in blocks of the size that training used."""
-        scores = score_blocks(self.network, len(rows), partial(_slice, rows))
+        scores = score_chunks(self.network, len(rows), partial(_slice, rows))
         bad = len(scores) - int(np.isfinite(scores).sum())
         if bad:
             raise InvalidFeaturesError(
@@ -109,11 +108,11 @@ class Scorer:
             )
         return scores
 
-    def score_block(self, block: FeatureBlock) -> npt.NDArray[np.float32]:
+    def score_features(self, block: CheckedFeatures) -> npt.NDArray[np.float32]:
         """Scores of the rows of an Arrow batch."""
-        if isinstance(block, SparseBlock):
+        if isinstance(block, SparseFeatures):
             return self.score(_sparse_batch(block.columns, block.values, block.pointers))
-        assert isinstance(block, DenseBlock)
+        assert isinstance(block, DenseFeatures)
         return self.score(torch.from_numpy(block.matrix))
 
     def score_numpy(self, features: Any) -> npt.NDArray[np.float32]:
@@ -139,7 +138,7 @@ class Scorer:
             "threshold": self.threshold,
             "negativeLabel": self.negative_label,
             "positiveLabel": self.positive_label,
-            "calibration": self.calibration.to_dict(),
+            "calibration": self.label_noise.to_dict(),
             "selection": self.selection.to_dict(),
             "summary": self.summary,
         }
@@ -167,7 +166,7 @@ class Scorer:
             weights={n.removeprefix("theta."): a for n, a in arrays.items() if n.startswith("theta.")},
             threshold=stored["threshold"],
             negative_label=stored["negativeLabel"],
-            calibration=stored["calibration"],
+            label_noise=stored["calibration"],
             selection=stored["selection"],
             curves=LossCurves(*(arrays[f"curves.{name}"] for name in ("scores", "positive", "negative"))),
             summary=stored["summary"],
@@ -225,9 +224,9 @@ _STORED = record(
         "sparse": flag,
         "threshold": real(),
         "negativeLabel": real(),
-        "calibration": ScoreCalibration.from_dict,
+        "calibration": LabelNoise.from_dict,
         "selection": Selection.from_dict,
-        "summary": table(plain),
+        "summary": mapping(plain),
         "checksum": whole(0, 2**32 - 1),
     },
     # The first files did not say it.
@@ -304,7 +303,7 @@ def _rises(values: npt.NDArray[Any], low: float = -np.inf, high: float = np.inf)
     return values.size > 0 and low <= values[0] and values[-1] <= high and bool((values[1:] > values[:-1]).all())
 
 
-@settled
+@exact_on_bins
 def balanced_threshold(pos: OrderedScores, neg: OrderedScores) -> float:
     """The score above which "positive" maximises balanced accuracy, midway between two neighbouring scores.
 

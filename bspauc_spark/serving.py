@@ -16,11 +16,11 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from bspauc_spark.categories import EXACT, are_flags, are_numbers
 from bspauc_spark.errors import InvalidDataError, InvalidFeaturesError, MalformedError
-from bspauc_spark.schema import brief, flag, many, maybe, parse, real, record, table, text, whole, within
+from bspauc_spark.rows.categories import EXACT, are_flags, are_numbers
+from bspauc_spark.rows.storage import on_disk, shown
+from bspauc_spark.schema import brief, flag, many, mapping, maybe, parse, real, record, text, whole, within
 from bspauc_spark.scorer import Scorer, read_file, reading
-from bspauc_spark.workers.storage import on_disk, shown
 
 OUTPUTS = ("score", "probability", "prediction")
 STEPS_NAME = "steps.json"
@@ -32,7 +32,7 @@ Step: TypeAlias = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Plan:
+class ServedSteps:
     """What stands around the network: the steps before it, its columns and labels."""
 
     steps: Sequence[Step] = ()
@@ -48,7 +48,7 @@ class Predictor:
     """Scores tables of pandas."""
 
     scorer: Scorer
-    plan: Plan
+    plan: ServedSteps
 
     def predict(self, frame: pd.DataFrame, params: Mapping[str, Any] | None = None) -> pd.DataFrame:
         """``score``, ``probability`` of a positive label and ``prediction`` of each row."""
@@ -57,7 +57,7 @@ class Predictor:
         scores = np.concatenate(parts).astype(np.float64)
         positive = scores > self.plan.threshold
         prediction = np.where(positive, self.plan.positive_label, self.scorer.negative_label)
-        columns = (scores, self.scorer.calibration.probability(scores), prediction)
+        columns = (scores, self.scorer.label_noise.probability(scores), prediction)
         return pd.DataFrame(dict(zip(OUTPUTS, columns, strict=True)), index=frame.index)
 
     def _scores(self, frame: pd.DataFrame) -> npt.NDArray[np.float32]:
@@ -103,7 +103,7 @@ class Predictor:
         with reading(f"the model at {shown(str(path))}"):
             data = read_file(on_disk(path), STEPS_NAME)
             with within(STEPS_NAME):
-                plan = Plan(**_PLAN(parse(data), ""))
+                plan = ServedSteps(**_STORED(parse(data), ""))
                 check_widths(plan, scorer.spec.num_features)
         return cls(scorer, needed(plan))
 
@@ -262,18 +262,18 @@ def _stored_step(value: Any, where: str) -> Step:
     return step
 
 
-_PLAN = record(
+_STORED = record(
     {
         "steps": many(_stored_step),
         "features": text(),
         "positive_label": real(),
         "threshold": real(),
-        "inputs": table(text("number", "text", "code")),
+        "inputs": mapping(text("number", "text", "code")),
     }
 )
 
 
-def check_widths(plan: Plan, num_features: int) -> None:
+def check_widths(plan: ServedSteps, num_features: int) -> None:
     """Refuse steps that cannot be taken one after the other, or that end in other than ``num_features`` numbers."""
     if not plan.steps:
         return
@@ -291,7 +291,7 @@ def check_widths(plan: Plan, num_features: int) -> None:
         raise MalformedError(f"the steps do not give {num_features:,} features")
 
 
-def needed(plan: Plan) -> Plan:
+def needed(plan: ServedSteps) -> ServedSteps:
     """The plan without what its features do not depend on, which might be wider than they are."""
     steps, wanted = list[Step](), {plan.features}
     for step in reversed(plan.steps):

@@ -21,9 +21,9 @@ os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 
 from pyspark.sql import functions as sf
 
-from bspauc_spark import cli, features, places, tables
-from bspauc_spark.diagnostics import MOST_SUSPICIOUS
+from bspauc_spark.command_line import cli, features, outputs, tables
 from bspauc_spark.model import AUDIT_COLUMNS
+from bspauc_spark.results.diagnostics import MOST_SUSPICIOUS
 
 
 def main() -> int:
@@ -41,8 +41,8 @@ def main() -> int:
 def _audit(args: argparse.Namespace) -> dict[str, Any]:
     spark = cli.session("bspauc_spark audit")
     inputs = {"--input": args.input, "--model": args.model}
-    places.check_output(spark, args.output, args.overwrite, inputs)
-    places.check_report(spark, args.report, args.output, inputs)
+    outputs.check_output(spark, args.output, args.overwrite, inputs)
+    outputs.check_report(spark, args.report, args.output, inputs)
     model = cli.load_model(spark, args.model)
     frame = tables.read_table(spark, args.input, args.format, features.width_read(model))
     tables.check_free(frame, AUDIT_COLUMNS)

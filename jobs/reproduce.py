@@ -34,9 +34,8 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from tqdm import tqdm
 
-from bspauc_spark import datasets
 from bspauc_spark.errors import BSPAUCError
-from bspauc_spark.reproduction import tables
+from bspauc_spark.reproduction import datasets, tables
 from bspauc_spark.reproduction.cells import FAR_QUANTILE, TUNING_PERCENT, Cell, Task, run
 from bspauc_spark.reproduction.methods import METHODS
 

@@ -20,7 +20,7 @@ os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 
 from pyspark.ml.functions import vector_to_array
 
-from bspauc_spark import cli, features, places, tables
+from bspauc_spark.command_line import cli, features, outputs, tables
 
 OUTPUTS = ("score", "probability", "prediction")
 
@@ -35,7 +35,7 @@ def main() -> int:
 
 def _score(args: argparse.Namespace) -> dict[str, Any]:
     spark = cli.session("bspauc_spark score")
-    places.check_output(spark, args.output, args.overwrite, {"--input": args.input, "--model": args.model})
+    outputs.check_output(spark, args.output, args.overwrite, {"--input": args.input, "--model": args.model})
     model = cli.load_model(spark, args.model)
     frame = tables.read_table(spark, args.input, args.format, features.width_read(model))
     tables.check_free(frame, OUTPUTS)
@@ -43,14 +43,14 @@ def _score(args: argparse.Namespace) -> dict[str, Any]:
     scored = last.copy()
     for column in (scored.rawPredictionCol, scored.probabilityCol, scored.predictionCol):
         scored.set(column, f"bspauc__{column.name}")
-    outputs = (
+    added = (
         vector_to_array("bspauc__rawPredictionCol")[1],
         vector_to_array("bspauc__probabilityCol")[1],
         cli.quoted("bspauc__predictionCol"),
     )
     kept = tables.passed_through(frame, tables.format_of(args.output, args.output_format) == "csv")
-    added = (column.alias(name) for name, column in zip(OUTPUTS, outputs, strict=True))
-    tables.write_table(scored.transform(rows).select(*kept, *added), args.output, args.output_format, args.overwrite)
+    named = (column.alias(name) for name, column in zip(OUTPUTS, added, strict=True))
+    tables.write_table(scored.transform(rows).select(*kept, *named), args.output, args.output_format, args.overwrite)
     written = tables.written(spark, args.output, args.output_format, OUTPUTS)
     positive = written.where(cli.quoted("prediction") == last.getPositiveLabel()).count()
     return {"output": args.output, "rows": written.count(), "predicted_positive": positive}

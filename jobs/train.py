@@ -26,7 +26,8 @@ from pyspark.ml import Pipeline, PipelineModel
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
-from bspauc_spark import BSPAUCClassifier, BSPAUCModel, cli, features, places, tables
+from bspauc_spark import BSPAUCClassifier, BSPAUCModel
+from bspauc_spark.command_line import cli, features, outputs, tables
 
 
 def main() -> int:
@@ -83,8 +84,8 @@ def _train(args: argparse.Namespace) -> dict[str, Any]:
         raise cli.InvalidParamError(f"--register {args.register}: MLflow allows no / and no : in a model's name.")
     classifier = BSPAUCClassifier(**params)
     spark = cli.session("bspauc_spark train")
-    places.check_output(spark, args.output, args.overwrite, {"--input": args.input})
-    places.check_report(spark, args.report, args.output, {"--input": args.input})
+    outputs.check_output(spark, args.output, args.overwrite, {"--input": args.input})
+    outputs.check_report(spark, args.report, args.output, {"--input": args.input})
     frame = tables.read_table(spark, args.input, args.format)
     tables.check_columns(frame, [args.label], "--label")
     tables.check_columns(frame, args.exclude, "--exclude")

@@ -10,12 +10,12 @@ from typing import Any
 import bspauc_spark
 from bspauc_spark import BSPAUCClassifier, BSPAUCModel, flavor, noise
 from bspauc_spark.baselines import KOIL, OPAUC, PPD, CrossEntropy
-from bspauc_spark.diagnostics import Diagnostics
 from bspauc_spark.errors import BSPAUCError
+from bspauc_spark.results.diagnostics import Diagnostics
+from bspauc_spark.results.summary import TrainingSummary
 from bspauc_spark.selection import Selection, calibrate, solve
 from bspauc_spark.serving import Predictor
 from bspauc_spark.statistics import ClassScores
-from bspauc_spark.summary import TrainingSummary
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "api.md"
 _HEAD = """# API reference

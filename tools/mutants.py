@@ -1,6 +1,6 @@
 """Change the closed forms one operator, number or condition at a time: a test must notice each change.
 
-``python tools/mutants.py`` takes the mutants that cosmic-ray makes of ``selection.py`` and ``statistics.py``, runs on
+``python tools/mutants.py`` takes the mutants that cosmic-ray makes of ``selection`` and ``statistics``, runs on
 each the tests that reach the changed line, the quickest first, and fails if one survives that is not in the list of
 ``docs/mutants.md``. Those in the list, of which each would take all of the tests, are left out; ``--listed`` runs them.
 Tests run in a fork of this process, where the mutant is imported in place of the file on disk.
@@ -45,7 +45,7 @@ from coverage import Coverage
 _MOST_BYTES = 4 << 30
 ROOT = Path(__file__).resolve().parents[1]
 LISTED = ROOT / "docs" / "mutants.md"
-MODULES = ("selection", "statistics")
+MODULES = ("selection/__init__", "statistics/__init__")
 TESTS = [f"tests/core/test_{name}.py" for name in ("statistics", "selection", "binned")]
 # X | None in annotations; operators that no one would write by mistake; what another operator does too.
 UNUSED = re.compile(

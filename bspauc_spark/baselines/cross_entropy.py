@@ -9,10 +9,11 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from bspauc_spark.baselines.rows import FloatArray, Matrix, as_rows, training
-from bspauc_spark.workers.networks import NetworkSpec, ScoringNetwork
-from bspauc_spark.workers.optimizers import adam_epsilon, move_average
-from bspauc_spark.workers.scoring import score_rows
+from bspauc_spark.arrays import FloatArray
+from bspauc_spark.baselines.rows import Matrix, as_rows, training
+from bspauc_spark.theta.networks import NetworkSpec, ScoringNetwork
+from bspauc_spark.theta.optimizers import adam_epsilon, move_average
+from bspauc_spark.theta.scoring import score_rows
 
 
 class CrossEntropy:

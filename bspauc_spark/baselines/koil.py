@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from bspauc_spark.arrays import finite, norms
-from bspauc_spark.baselines.rows import FloatArray, IntArray, Matrix, dot, one_row, training
+from bspauc_spark.arrays import FloatArray, IntArray, finite, norms
+from bspauc_spark.baselines.rows import Matrix, dot, one_row, training
 
 
 class Buffers:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from bspauc_spark.arrays import finite
-from bspauc_spark.baselines.rows import FloatArray, Matrix, dense_rows, dot, training
+from bspauc_spark.arrays import FloatArray, finite
+from bspauc_spark.baselines.rows import Matrix, dense_rows, dot, training
 from bspauc_spark.errors import InvalidLabelError
 
 if TYPE_CHECKING:

@@ -9,10 +9,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from bspauc_spark.baselines.rows import BoolArray, FloatArray, IntArray, Matrix, as_rows, training
-from bspauc_spark.workers.networks import NetworkSpec, ScoringNetwork
-from bspauc_spark.workers.rows import Batch, Rows
-from bspauc_spark.workers.scoring import score_rows
+from bspauc_spark.arrays import FloatArray, IntArray
+from bspauc_spark.baselines.rows import BoolArray, Matrix, as_rows, training
+from bspauc_spark.rows.rows import Batch, Rows
+from bspauc_spark.theta.networks import NetworkSpec, ScoringNetwork
+from bspauc_spark.theta.scoring import score_rows
 
 _STAGE_FACTOR = 3
 

@@ -7,12 +7,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from bspauc_spark.arrays import finite, is_sparse, labelled, need_both
+from bspauc_spark.arrays import FloatArray, IntArray, finite, is_sparse, labelled, need_both
 from bspauc_spark.errors import InvalidFeaturesError
-from bspauc_spark.workers.rows import DenseRows, Rows, SparseRows
+from bspauc_spark.rows.rows import DenseRows, Rows, SparseRows
 
-FloatArray: TypeAlias = npt.NDArray[np.float64]
-IntArray: TypeAlias = npt.NDArray[np.intp]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 Matrix: TypeAlias = Any
 """A 2-d array or a scipy CSR matrix."""

@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from bspauc_spark import datasets, noise
+from bspauc_spark import noise
 from bspauc_spark.arrays import stacked
 from bspauc_spark.baselines.rows import BoolArray, Matrix
 from bspauc_spark.errors import CollapseError, DivergedError
 from bspauc_spark.estimator import BSPAUCClassifier
+from bspauc_spark.reproduction import datasets
 from bspauc_spark.reproduction.methods import METHODS, fit_arrays
 
 # The paper's poker set is random deals with a deterministic label, so a dealer gives as many as it has.

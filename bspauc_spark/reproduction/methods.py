@@ -10,15 +10,16 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from bspauc_spark import algorithm, plan
+from bspauc_spark import algorithm
 from bspauc_spark.baselines import KOIL, OPAUC, PPD, CrossEntropy
 from bspauc_spark.baselines.rows import BoolArray, Matrix, as_rows
+from bspauc_spark.cluster.protocol import InProcessWorkers, one_thread
 from bspauc_spark.estimator import BSPAUCClassifier
-from bspauc_spark.launch import InProcessWorkers, one_thread
-from bspauc_spark.shards import NEGATIVES, POSITIVES, VALIDATION_NEGATIVES, VALIDATION_POSITIVES
-from bspauc_spark.workers.median import median_width
-from bspauc_spark.workers.scoring import score_rows
-from bspauc_spark.workers.worker import Worker
+from bspauc_spark.rows.kinds import NEGATIVES, POSITIVES, VALIDATION_NEGATIVES, VALIDATION_POSITIVES
+from bspauc_spark.spark import plan
+from bspauc_spark.theta.median import median_width
+from bspauc_spark.theta.scoring import score_rows
+from bspauc_spark.theta.worker import Worker
 
 Score: TypeAlias = Callable[[Matrix], Any]
 Fit: TypeAlias = Callable[..., Score]

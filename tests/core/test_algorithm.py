@@ -12,17 +12,17 @@ import pytest
 import torch
 
 from bspauc_spark import algorithm
-from bspauc_spark.binned import BinnedScores
+from bspauc_spark.cluster.protocol import InProcessWorkers, one_thread
 from bspauc_spark.errors import BSPAUCError, CollapseError, DivergedError, PlacementError, StagingError, WorkerError
-from bspauc_spark.launch import InProcessWorkers, one_thread
-from bspauc_spark.pace import AutomaticPace, ExplicitPace, FractionPace
+from bspauc_spark.rows.kinds import NEGATIVES, POSITIVES, VALIDATION_NEGATIVES, VALIDATION_POSITIVES
+from bspauc_spark.rows.rows import DenseRows
 from bspauc_spark.selection import Selection, solve
-from bspauc_spark.shards import NEGATIVES, POSITIVES, VALIDATION_NEGATIVES, VALIDATION_POSITIVES
-from bspauc_spark.workers import worker
-from bspauc_spark.workers.networks import LayeredNetwork, NetworkSpec
-from bspauc_spark.workers.optimizers import TrainingSettings
-from bspauc_spark.workers.rows import DenseRows
-from bspauc_spark.workers.worker import BlockReport, Worker
+from bspauc_spark.selection.pace import AutomaticPace, ExplicitPace, FractionPace
+from bspauc_spark.statistics.binned import BinnedScores
+from bspauc_spark.theta import worker
+from bspauc_spark.theta.networks import LayeredNetwork, NetworkSpec
+from bspauc_spark.theta.optimizers import TrainingSettings
+from bspauc_spark.theta.worker import BlockReport, Worker
 from tests.core.test_fuzz import as_rows
 
 SETTINGS = {

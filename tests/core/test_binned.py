@@ -5,14 +5,14 @@ from functools import partial
 import numpy as np
 import pytest
 
-from bspauc_spark.alternation import objective
-from bspauc_spark.binned import AUC_BOUND, LOSS_BOUND, BinnedScores, Contents, Histogram, auc, sharpen
-from bspauc_spark.calibration import fit_calibration
 from bspauc_spark.errors import CollapseError, InvalidScoresError
 from bspauc_spark.scorer import balanced_threshold
 from bspauc_spark.selection import calibrate_classes, calibration, solve
+from bspauc_spark.selection.alternation import objective
+from bspauc_spark.selection.label_noise import estimate_label_noise
 from bspauc_spark.statistics import ClassScores, pair_sum
 from bspauc_spark.statistics import auc as exact_auc
+from bspauc_spark.statistics.binned import AUC_BOUND, LOSS_BOUND, BinnedScores, Contents, Histogram, auc, sharpen
 
 rng_of = np.random.default_rng
 
@@ -90,7 +90,7 @@ def test_the_selection_is_that_of_the_sorted_scores(kind, seed):
 def test_so_are_the_automatic_pace_and_what_follows_from_it(kind, seed):
     pos, neg, rng = problem(kind, seed, most=2000)
     exact, bins = (ClassScores.from_array(pos), ClassScores.from_array(neg)), (binned(pos)[0], binned(neg)[0])
-    assert fit_calibration(*bins).to_dict()["e0"] == pytest.approx(fit_calibration(*exact).e0, abs=1e-9)
+    assert estimate_label_noise(*bins).to_dict()["e0"] == pytest.approx(estimate_label_noise(*exact).e0, abs=1e-9)
     V, U = rng.uniform(0.3, 1.0, 2)
     wanted = outcome(lambda: calibrate_classes(*exact, V, U, 1.0))
     # Bins of which none was fetched before.

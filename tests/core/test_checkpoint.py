@@ -14,8 +14,8 @@ import pytest
 from bspauc_spark import algorithm
 from bspauc_spark.checkpoint import Checkpoints
 from bspauc_spark.errors import CheckpointError
-from bspauc_spark.pace import AutomaticPace, ExplicitPace, FractionPace, Pace
-from bspauc_spark.workers.storage import DiskFolder
+from bspauc_spark.rows.storage import DiskFolder
+from bspauc_spark.selection.pace import AutomaticPace, ExplicitPace, FractionPace, Pace
 from tests.core.test_algorithm import workers
 
 ROUNDS = 6

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from bspauc_spark.datasets import NAMES, deal_poker, load, scale, split
 from bspauc_spark.errors import InvalidDataError
+from bspauc_spark.reproduction.datasets import NAMES, deal_poker, load, scale, split
 
 
 def test_svmlight_files_are_joined_and_scaled(tmp_path: Path) -> None:

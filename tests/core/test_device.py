@@ -12,10 +12,12 @@ import torch
 import torch.distributed as dist
 from scipy import sparse
 
+from bspauc_spark.cluster.rank import _refuse_shared_device
 from bspauc_spark.errors import DeviceError
-from bspauc_spark.shards import NEGATIVES, POSITIVES
-from bspauc_spark.workers import cuda
-from bspauc_spark.workers.device import (
+from bspauc_spark.rows.kinds import NEGATIVES, POSITIVES
+from bspauc_spark.rows.rows import DenseRows, Rows, SparseBatch, SparseRows
+from bspauc_spark.theta import cuda
+from bspauc_spark.theta.device import (
     DeviceDenseRows,
     DeviceSparseRows,
     PinnedRows,
@@ -24,12 +26,10 @@ from bspauc_spark.workers.device import (
     on_device,
     place_rows,
 )
-from bspauc_spark.workers.group import Alone
-from bspauc_spark.workers.networks import NetworkSpec
-from bspauc_spark.workers.optimizers import TrainingSettings
-from bspauc_spark.workers.rows import DenseRows, Rows, SparseBatch, SparseRows
-from bspauc_spark.workers.serve import _refuse_shared_device
-from bspauc_spark.workers.worker import Worker
+from bspauc_spark.theta.group import Alone
+from bspauc_spark.theta.networks import NetworkSpec
+from bspauc_spark.theta.optimizers import TrainingSettings
+from bspauc_spark.theta.worker import Worker
 
 
 def dense_rows() -> DenseRows:

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from bspauc_spark.calibration import fit_calibration
-from bspauc_spark.diagnostics import BINS, MOST_SUSPICIOUS, Diagnostics
-from bspauc_spark.launch import Scores
+from bspauc_spark.cluster.protocol import Scores
+from bspauc_spark.results.diagnostics import BINS, MOST_SUSPICIOUS, Diagnostics
 from bspauc_spark.selection import Selection, solve
+from bspauc_spark.selection.label_noise import estimate_label_noise
 from bspauc_spark.statistics import ClassScores
 
 
@@ -28,7 +28,7 @@ def _scores(rows: int = 4000, validation: bool = False, seed: int = 0) -> Scores
 
 def _diagnostics(scores: Scores, selection: Selection | None = None) -> Diagnostics:
     selection = selection or solve(scores.positive, scores.negative, lam=1.0, mu=0.1)
-    return Diagnostics.of(scores, selection, fit_calibration(scores.positive, scores.negative))
+    return Diagnostics.of(scores, selection, estimate_label_noise(scores.positive, scores.negative))
 
 
 def test_histograms_count_every_row_once_and_tell_kept_from_excluded() -> None:
@@ -72,7 +72,7 @@ def test_curves_are_those_of_the_rows_they_name(validation: bool) -> None:
 
 def test_the_most_suspicious_rows_are_those_of_all_rows() -> None:
     scores = _scores()
-    calibration = fit_calibration(scores.positive, scores.negative)
+    calibration = estimate_label_noise(scores.positive, scores.negative)
     found = _diagnostics(scores)
     everything = np.concatenate([scores.positive.sorted, scores.negative.sorted])
     positive = np.arange(len(everything)) < len(scores.positive)

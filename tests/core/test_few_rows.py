@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from bspauc_spark import BSPAUCClassifier, plan
+from bspauc_spark import BSPAUCClassifier
 from bspauc_spark.reproduction.methods import fit_arrays
-from bspauc_spark.shards import NEGATIVES, POSITIVES
+from bspauc_spark.rows.kinds import NEGATIVES, POSITIVES
+from bspauc_spark.spark import plan
 
 
 @pytest.mark.parametrize(("rows", "decay"), [(10**6, 0.3), (20_000, 0.3), (4_000, 1.5), (1_200, 5.0), (10, 5.0)])

@@ -13,23 +13,18 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bspauc_spark import BSPAUCClassifier, plan
+from bspauc_spark import BSPAUCClassifier
+from bspauc_spark.cluster.protocol import InProcessWorkers, one_thread
 from bspauc_spark.errors import BSPAUCError, InvalidParamError, MalformedError
-from bspauc_spark.launch import InProcessWorkers, one_thread
-from bspauc_spark.params import check_together
+from bspauc_spark.rows.kinds import KINDS, NEGATIVES, POSITIVES, VALIDATION_NEGATIVES, VALIDATION_POSITIVES, ShardFile
+from bspauc_spark.rows.rows import DenseRows, Rows, SparseBatch, SparseRows
+from bspauc_spark.rows.shard_task import ShardTask
+from bspauc_spark.rows.shards import Shards
+from bspauc_spark.rows.staging import StagedData
 from bspauc_spark.scorer import Scorer
-from bspauc_spark.shards import (
-    KINDS,
-    NEGATIVES,
-    POSITIVES,
-    VALIDATION_NEGATIVES,
-    VALIDATION_POSITIVES,
-    ShardFile,
-    ShardTask,
-)
-from bspauc_spark.staging import StagedData
-from bspauc_spark.workers.rows import DenseRows, Rows, Shards, SparseBatch, SparseRows
-from bspauc_spark.workers.worker import Worker
+from bspauc_spark.spark import plan
+from bspauc_spark.spark.params import check_together
+from bspauc_spark.theta.worker import Worker
 
 WIDTH = 3
 LARGEST = float(np.finfo(np.float32).max)
@@ -309,8 +304,8 @@ def test_a_fit_gives_finite_scores_or_one_of_our_errors(
     again = Scorer.from_blobs(scorer.to_blobs())
     for kind, matrix in data.items():
         scores, positive = again.score_numpy(matrix), np.full(len(matrix), kind.endswith(POSITIVES))
-        judged = (scores, again.curves.losses(scores, positive), again.calibration.suspicion(scores, positive))
+        judged = (scores, again.curves.losses(scores, positive), again.label_noise.suspicion(scores, positive))
         assert all(np.isfinite(one).all() for one in judged)
-        probability = again.calibration.probability(scores)
+        probability = again.label_noise.probability(scores)
         assert ((probability >= 0) & (probability <= 1)).all()
     assert math.isfinite(again.threshold)

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from bspauc_spark import gpus
+from bspauc_spark.cluster import gpus
+from bspauc_spark.cluster.gpus import Report, check_amount, check_reports, driver_devices
 from bspauc_spark.errors import DeviceError
-from bspauc_spark.gpus import Report, check_amount, check_reports, driver_devices
 
 
 def reports(**changes: Any) -> list[Report]:

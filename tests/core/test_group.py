@@ -17,13 +17,13 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from bspauc_spark.errors import DivergedError
+from bspauc_spark.rows.kinds import NEGATIVES, POSITIVES
+from bspauc_spark.rows.rows import DenseRows, Rows, SparseRows
 from bspauc_spark.selection import Selection
-from bspauc_spark.shards import NEGATIVES, POSITIVES
-from bspauc_spark.workers.group import Alone, Group, PeerLostError, TorchGroup
-from bspauc_spark.workers.networks import NetworkSpec
-from bspauc_spark.workers.optimizers import TrainingSettings
-from bspauc_spark.workers.rows import DenseRows, Rows, SparseRows
-from bspauc_spark.workers.worker import Worker
+from bspauc_spark.theta.group import Alone, Group, PeerLostError, TorchGroup
+from bspauc_spark.theta.networks import NetworkSpec
+from bspauc_spark.theta.optimizers import TrainingSettings
+from bspauc_spark.theta.worker import Worker
 
 SPEC = NetworkSpec("mlp", 5, (7, 6))
 

@@ -18,15 +18,15 @@ import torch
 
 from bspauc_spark import algorithm
 from bspauc_spark.checkpoint import Checkpoints
+from bspauc_spark.cluster.protocol import InProcessWorkers
 from bspauc_spark.errors import BSPAUCError, CheckpointError
-from bspauc_spark.launch import InProcessWorkers
-from bspauc_spark.pace import FractionPace
-from bspauc_spark.shards import NEGATIVES, POSITIVES
-from bspauc_spark.workers.networks import NetworkSpec
-from bspauc_spark.workers.optimizers import TrainingSettings
-from bspauc_spark.workers.rows import DenseRows
-from bspauc_spark.workers.storage import DiskFolder
-from bspauc_spark.workers.worker import Worker
+from bspauc_spark.rows.kinds import NEGATIVES, POSITIVES
+from bspauc_spark.rows.rows import DenseRows
+from bspauc_spark.rows.storage import DiskFolder
+from bspauc_spark.selection.pace import FractionPace
+from bspauc_spark.theta.networks import NetworkSpec
+from bspauc_spark.theta.optimizers import TrainingSettings
+from bspauc_spark.theta.worker import Worker
 from tests.core.test_worker import compressed
 from tests.tampering import (
     DEEP,
@@ -317,8 +317,8 @@ from scipy import sparse
 from bspauc_spark.errors import BSPAUCError, CheckpointError, ModelFormatError
 from bspauc_spark.model import BSPAUCModel
 from bspauc_spark.serving import Predictor
-from bspauc_spark.workers.mailbox import Message
-from bspauc_spark.workers.storage import DiskFolder
+from bspauc_spark.cluster.mailbox import Message
+from bspauc_spark.rows.storage import DiskFolder
 from tests.core import test_hostile_model as models
 from tests.core import test_hostile_checkpoint as checkpoints
 from tests.tampering import message, model, opened, with_value

@@ -19,19 +19,19 @@ import safetensors.numpy
 import torch
 from scipy import sparse
 
-from bspauc_spark.algorithm import Round
-from bspauc_spark.calibration import fit_calibration
-from bspauc_spark.diagnostics import Diagnostics
+from bspauc_spark.cluster.protocol import Scores
 from bspauc_spark.errors import BSPAUCError, ModelFormatError
-from bspauc_spark.launch import Scores
 from bspauc_spark.model import BSPAUCModel
+from bspauc_spark.results.diagnostics import Diagnostics
+from bspauc_spark.results.history import Round
+from bspauc_spark.results.summary import TrainingSummary
+from bspauc_spark.rows.rows import SparseBatch
 from bspauc_spark.scorer import LossCurves, Scorer
 from bspauc_spark.selection import solve
-from bspauc_spark.serving import Plan, Predictor
+from bspauc_spark.selection.label_noise import estimate_label_noise
+from bspauc_spark.serving import Predictor, ServedSteps
 from bspauc_spark.statistics import ClassScores
-from bspauc_spark.summary import TrainingSummary
-from bspauc_spark.workers.networks import FirstLayer, NetworkSpec
-from bspauc_spark.workers.rows import SparseBatch
+from bspauc_spark.theta.networks import FirstLayer, NetworkSpec
 from tests.tampering import DEEP, MISSING, model, spoiled_array, spoiled_bytes, spoiled_plain, with_value
 
 FEATURES = 20
@@ -54,7 +54,7 @@ def summary(pos: ClassScores, neg: ClassScores) -> TrainingSummary:
         "data": {"features": FEATURES},
         "versions": {"torch": "2"},
     }
-    found = Diagnostics.of(Scores(pos, neg), solve(pos, neg, 0.6, 0.6), fit_calibration(pos, neg))
+    found = Diagnostics.of(Scores(pos, neg), solve(pos, neg, 0.6, 0.6), estimate_label_noise(pos, neg))
     return TrainingSummary(rounds, 2, {"positives": 40, "negatives": 90}, found, about)
 
 
@@ -71,7 +71,7 @@ def scorer(kind: str) -> Scorer:
         weights={name: tensor.numpy().copy() for name, tensor in network.state_dict().items()},
         threshold=0.25,
         negative_label=0.0,
-        calibration=fit_calibration(pos, neg),
+        label_noise=estimate_label_noise(pos, neg),
         selection=selection,
         curves=LossCurves(curves.scores[::64], curves.positive[::64], curves.negative[::64]),
         summary=summary(pos, neg).to_dict(),
@@ -100,8 +100,8 @@ def use(loaded: BSPAUCModel) -> None:
     assert np.isfinite(loaded.score_numpy(sparse.csr_matrix(ROWS))).all()
     label = np.arange(len(scores)) % 2 == 0
     found = loaded.scorer
-    assert np.isfinite(found.calibration.probability(scores)).all()
-    assert np.isfinite(found.calibration.suspicion(scores, label)).all()
+    assert np.isfinite(found.label_noise.probability(scores)).all()
+    assert np.isfinite(found.label_noise.suspicion(scores, label)).all()
     found.curves.losses(scores, label)
     found.selection.positive_weights(scores)
     assert len(loaded.summary.history) == len(loaded.summary.rounds)
@@ -323,7 +323,7 @@ def test_one_flipped_bit_that_changes_no_form_is_found_by_the_checksum(place: st
 
 @pytest.mark.parametrize("name", ["model.json", "model.safetensors", "steps.json"])
 def test_a_pipe_or_device_in_place_of_a_file_is_refused_at_once(name: str, tmp_path: Path) -> None:
-    Predictor(scorer("mlp"), Plan()).save(tmp_path)
+    Predictor(scorer("mlp"), ServedSteps()).save(tmp_path)
     (tmp_path / name).unlink()
     os.mkfifo(tmp_path / name)
     with pytest.raises(ModelFormatError, match=f"{name} is not a regular file"):
@@ -414,7 +414,7 @@ def test_a_wide_step_that_no_feature_depends_on_is_not_taken(tmp_path: Path) -> 
 
 
 def test_rows_are_served_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    predictor = Predictor(scorer("mlp"), Plan(**PLAN))
+    predictor = Predictor(scorer("mlp"), ServedSteps(**PLAN))
     frame = pd.DataFrame({"amount": np.arange(7.0), "city": ["Rome", "Bonn", "Oslo", None, "Rome", "Rome", "Bonn"]})
     whole, widths = predictor.predict(frame), []
     steps = Predictor._features
@@ -436,7 +436,7 @@ def test_a_list_of_steps_that_is_no_json_or_too_deep_is_refused(tmp_path: Path) 
 def test_nothing_is_unpickled_when_a_model_is_loaded_and_scores(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Predictor(scorer("mlp"), Plan()).save(tmp_path)
+    Predictor(scorer("mlp"), ServedSteps()).save(tmp_path)
 
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("something was unpickled")

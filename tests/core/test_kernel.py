@@ -15,16 +15,17 @@ import pytest
 import torch
 from scipy.spatial.distance import pdist
 
-from bspauc_spark import BSPAUCClassifier, plan
-from bspauc_spark.launch import one_thread
+from bspauc_spark import BSPAUCClassifier
+from bspauc_spark.cluster.protocol import one_thread
+from bspauc_spark.rows.kinds import CHUNK_ROWS, NEGATIVES, POSITIVES, ShardFile
+from bspauc_spark.rows.shards import Shards
 from bspauc_spark.selection import Selection
-from bspauc_spark.shards import NEGATIVES, POSITIVES, ShardFile
-from bspauc_spark.workers.median import median_width
-from bspauc_spark.workers.networks import BLOCK_ROWS, NetworkSpec, frequencies
-from bspauc_spark.workers.optimizers import TrainingSettings
-from bspauc_spark.workers.rows import Shards
-from bspauc_spark.workers.scoring import score_rows
-from bspauc_spark.workers.worker import Worker
+from bspauc_spark.spark import plan
+from bspauc_spark.theta.median import median_width
+from bspauc_spark.theta.networks import NetworkSpec, frequencies
+from bspauc_spark.theta.optimizers import TrainingSettings
+from bspauc_spark.theta.scoring import score_rows
+from bspauc_spark.theta.worker import Worker
 from tests.core.test_rows import WIDTH as COLUMNS
 from tests.core.test_rows import random_matrix, to_numpy, write
 from tests.core.test_worker import compressed, dense
@@ -196,7 +197,7 @@ def test_copies_of_a_network_share_its_frequencies_and_pickles_hold_none() -> No
 
 @pytest.mark.parametrize("form", [dense, compressed], ids=["dense", "sparse"])
 def test_the_score_of_a_row_is_the_same_bits_wherever_it_stands(form: Any) -> None:
-    x = data(BLOCK_ROWS + 300, 1, filled=0.6)[POSITIVES]
+    x = data(CHUNK_ROWS + 300, 1, filled=0.6)[POSITIVES]
     network = spec_of(33).build()
     with torch.no_grad():
         network.alpha.copy_(torch.from_numpy(np.random.default_rng(0).normal(size=(66, 1))))
@@ -208,7 +209,7 @@ def test_the_score_of_a_row_is_the_same_bits_wherever_it_stands(form: Any) -> No
         whole = scores(x)
         order = np.random.default_rng(0).permutation(len(x))
         assert np.array_equal(scores(x[order]), whole[order])
-        for start, stop in ((0, 1), (7, 30), (1000, 1323), (300, 300 + BLOCK_ROWS)):
+        for start, stop in ((0, 1), (7, 30), (1000, 1323), (300, 300 + CHUNK_ROWS)):
             assert np.array_equal(scores(x[start:stop]), whole[start:stop])
 
 
@@ -278,7 +279,7 @@ def test_rows_that_are_all_alike_have_width_one() -> None:
 def test_the_width_of_staged_rows_is_that_of_open_ones_and_opens_no_other_file(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bspauc_spark.shards.SHARD_BYTES", 1)
+    monkeypatch.setattr("bspauc_spark.rows.shard_task.SHARD_BYTES", 1)
     reports = write(tmp_path, random_matrix(6000), kind, rows_per_batch=4)["files"]
     files = {name: tuple(sorted(ShardFile(*file) for file in written)) for name, written in reports.items()}
     shards = Shards(str(tmp_path), files, COLUMNS, kind == "sparse")

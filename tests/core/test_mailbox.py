@@ -17,13 +17,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from bspauc_spark.cluster import rank
+from bspauc_spark.cluster.launch import Launch, WorkersLostError
+from bspauc_spark.cluster.mailbox import Mailbox, Message
 from bspauc_spark.errors import StagingError
-from bspauc_spark.torchjob import Launch, WorkersLostError
-from bspauc_spark.workers import serve
-from bspauc_spark.workers.group import Alone
-from bspauc_spark.workers.mailbox import Mailbox, Message
-from bspauc_spark.workers.storage import DiskFolder
-from bspauc_spark.workers.worker import Worker
+from bspauc_spark.rows.storage import DiskFolder
+from bspauc_spark.theta.group import Alone
+from bspauc_spark.theta.worker import Worker
 
 
 def nobody_left() -> None:
@@ -167,16 +167,16 @@ def test_a_problem_that_has_passed_is_no_reason_why_nothing_comes(tmp_path: Path
 
 def rank_0(monkeypatch: pytest.MonkeyPatch) -> Worker:
     """All that a rank has to be in order to wait for commands, in a hurry."""
-    monkeypatch.setattr(serve, "_NOTHING_YET", 0.05)
-    monkeypatch.setattr(serve, "_UNREADABLE_SECONDS", 0.5)
+    monkeypatch.setattr(rank, "_NOTHING_YET", 0.05)
+    monkeypatch.setattr(rank, "_UNREADABLE_SECONDS", 0.5)
     return cast(Worker, SimpleNamespace(group=Alone()))
 
 
 def test_a_rank_that_cannot_read_its_command_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Mailbox(DiskFolder(tmp_path), serve.TO_WORKERS).send(Message(serve.END))
+    Mailbox(DiskFolder(tmp_path), rank.TO_WORKERS).send(Message(rank.END))
     started = time.monotonic()
     with pytest.raises(StagingError, match=r"cannot be read on host .*: No space left on device\. .*TMPDIR"):
-        serve._obey(rank_0(monkeypatch), Failing(tmp_path, FULL, reads=math.inf))
+        rank._obey(rank_0(monkeypatch), Failing(tmp_path, FULL, reads=math.inf))
     assert 0.5 <= time.monotonic() - started < 5
 
 
@@ -196,13 +196,13 @@ def test_a_rank_waits_on_where_storage_refuses_what_is_not_there(
     def end_late() -> None:
         assert refused.wait(5)
         time.sleep(1.0)
-        Mailbox(DiskFolder(tmp_path), serve.TO_WORKERS).send(Message(serve.END))
+        Mailbox(DiskFolder(tmp_path), rank.TO_WORKERS).send(Message(rank.END))
 
     monkeypatch.setattr(folder, "open", refuse)
     monkeypatch.setattr(folder, "names", lambda: refuse("the listing"))
     thread = threading.Thread(target=end_late)
     thread.start()
-    serve._obey(rank_0(monkeypatch), folder)
+    rank._obey(rank_0(monkeypatch), folder)
     thread.join()
 
 
@@ -285,7 +285,7 @@ def test_a_rank_that_cannot_write_why_it_failed_prints_it(
 ) -> None:
     disk = mounted("size=8k")
     (disk / "full").write_bytes(bytes(8192))
-    serve._tell_failure(DiskFolder(disk), 1, OSError(errno.ENOSPC, "No space left on device"))
+    rank._tell_failure(DiskFolder(disk), 1, OSError(errno.ENOSPC, "No space left on device"))
     printed = capfd.readouterr().err
     assert printed.startswith("rank 1 on host ")
     assert "No space left on device" in printed

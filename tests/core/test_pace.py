@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bspauc_spark.pace import AutomaticPace, ExplicitPace, FractionPace, ramp
 from bspauc_spark.selection import solve
+from bspauc_spark.selection.pace import AutomaticPace, ExplicitPace, FractionPace, ramp
 from bspauc_spark.statistics import ClassScores
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bspauc_spark.workers.pairs import PAIRINGS, all_pairs, matched_pairs
+from bspauc_spark.theta.pairs import PAIRINGS, all_pairs, matched_pairs
 
 
 def table_loss(positive: Tensor, negative: Tensor, v: Tensor, u: Tensor) -> Tensor:

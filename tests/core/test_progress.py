@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from bspauc_spark.algorithm import Round
-from bspauc_spark.progress import ProgressBar
+from bspauc_spark.results.history import Round
+from bspauc_spark.results.progress import ProgressBar
 
 ROUND = Round(**{**dict.fromkeys(Round.__dataclass_fields__, 0), "train_auc": 0.75, "positive_fraction": 0.5})
 

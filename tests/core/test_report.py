@@ -12,13 +12,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from bspauc_spark.algorithm import Round
-from bspauc_spark.calibration import fit_calibration
-from bspauc_spark.diagnostics import Diagnostics
-from bspauc_spark.launch import Scores
+from bspauc_spark.cluster.protocol import Scores
+from bspauc_spark.results.diagnostics import Diagnostics
+from bspauc_spark.results.history import Round
+from bspauc_spark.results.summary import TrainingSummary
 from bspauc_spark.selection import solve
+from bspauc_spark.selection.label_noise import estimate_label_noise
 from bspauc_spark.statistics import ClassScores
-from bspauc_spark.summary import TrainingSummary
 
 
 def _round(number: int, validation_auc: float) -> Round:
@@ -31,7 +31,7 @@ def _round(number: int, validation_auc: float) -> Round:
 def _summary(validation_auc: float = 0.91) -> TrainingSummary:
     rng = np.random.default_rng(0)
     pos, neg = (ClassScores.from_array(rng.normal(middle, 1, 500)) for middle in (1, -1))
-    found = Diagnostics.of(Scores(pos, neg, None), solve(pos, neg, 0.5, 0.5), fit_calibration(pos, neg))
+    found = Diagnostics.of(Scores(pos, neg, None), solve(pos, neg, 0.5, 0.5), estimate_label_noise(pos, neg))
     about = {
         "started": "2026-01-01 10:00+00:00",
         "seconds": 12.3,
@@ -75,7 +75,7 @@ def test_the_page_shows_rounds_scores_suspects_and_how_to_load(tmp_path: Path) -
 
 
 def test_the_page_has_no_script_and_asks_nobody_for_anything() -> None:
-    from bspauc_spark.report import render
+    from bspauc_spark.results.report import render
 
     text = render(_summary())
     page = _Page(text)
@@ -87,7 +87,7 @@ def test_the_page_has_no_script_and_asks_nobody_for_anything() -> None:
 
 
 def test_names_and_values_of_the_caller_are_escaped() -> None:
-    from bspauc_spark.report import render
+    from bspauc_spark.results.report import render
 
     rows = pd.DataFrame({"<b>id</b>": ["<img src=x onerror=alert(1)>"], "suspicion": [0.9]})
     page = _Page(render(_summary(), rows))
@@ -97,7 +97,7 @@ def test_names_and_values_of_the_caller_are_escaped() -> None:
 
 
 def test_the_audited_rows_stand_in_place_of_the_bare_scores() -> None:
-    from bspauc_spark.report import render
+    from bspauc_spark.results.report import render
 
     rows = pd.DataFrame({"claim": [f"claim-{k}" for k in range(30)], "suspicion": np.linspace(1, 0, 30)})
     text = render(_summary(), rows)
@@ -106,7 +106,7 @@ def test_the_audited_rows_stand_in_place_of_the_bare_scores() -> None:
 
 
 def test_plots_are_well_formed_and_take_the_pages_colours() -> None:
-    from bspauc_spark.report import render
+    from bspauc_spark.results.report import render
 
     plots = re.findall(r"<svg.*?</svg>", render(_summary()), re.DOTALL)
     for plot in plots:
@@ -116,7 +116,7 @@ def test_plots_are_well_formed_and_take_the_pages_colours() -> None:
 
 
 def test_a_fit_without_validation_rows_says_whose_curves_they_are() -> None:
-    from bspauc_spark.report import render
+    from bspauc_spark.results.report import render
 
     text = render(_summary(float("nan")))
     assert "No row was held back" in text
@@ -125,7 +125,7 @@ def test_a_fit_without_validation_rows_says_whose_curves_they_are() -> None:
 
 
 def test_a_summary_of_an_older_model_has_a_report_too() -> None:
-    from bspauc_spark.report import render
+    from bspauc_spark.results.report import render
 
     old = TrainingSummary.from_dict(
         {name: value for name, value in _summary().to_dict().items() if name not in ("diagnostics", "about")}
@@ -136,7 +136,7 @@ def test_a_summary_of_an_older_model_has_a_report_too() -> None:
 
 @pytest.mark.parametrize("fraction", [0.0, 1.0])
 def test_flat_histories_can_be_drawn(fraction: float) -> None:
-    from bspauc_spark.report import render
+    from bspauc_spark.results.report import render
 
     summary = _summary()
     render(replace(summary, rounds=tuple(replace(row, positive_fraction=fraction) for row in summary.rounds)))

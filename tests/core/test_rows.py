@@ -13,18 +13,10 @@ import torch
 from scipy import sparse
 
 from bspauc_spark.errors import StagingError
-from bspauc_spark.shards import KINDS, NEGATIVES, POSITIVES, VALIDATION_POSITIVES, ShardFile, ShardTask
-from bspauc_spark.workers.rows import (
-    Batch,
-    DenseRows,
-    Rows,
-    Shards,
-    SparseBatch,
-    SparseRows,
-    concat,
-    pad,
-    to_device,
-)
+from bspauc_spark.rows.kinds import KINDS, NEGATIVES, POSITIVES, VALIDATION_POSITIVES, ShardFile
+from bspauc_spark.rows.rows import Batch, DenseRows, Rows, SparseBatch, SparseRows, concat, pad, to_device
+from bspauc_spark.rows.shard_task import ShardTask
+from bspauc_spark.rows.shards import Shards
 
 WIDTH = 11
 
@@ -138,7 +130,7 @@ def test_mapped_shards_equal_the_arrays_they_were_written_from(tmp_path: Path, k
 
 
 def test_many_shards_are_read_as_one_sequence(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bspauc_spark.shards.SHARD_BYTES", 200)
+    monkeypatch.setattr("bspauc_spark.rows.shard_task.SHARD_BYTES", 200)
     matrix = random_matrix(90)
     files = write(tmp_path, matrix, kind, rows_per_batch=6)["files"][NEGATIVES]
     rows = opened(tmp_path, files, kind)
@@ -174,7 +166,7 @@ def test_dense_shards_are_mapped_not_copied(tmp_path: Path) -> None:
 def test_a_rank_opens_the_files_of_its_own_rows_alone(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bspauc_spark.shards.SHARD_BYTES", 200)
+    monkeypatch.setattr("bspauc_spark.rows.shard_task.SHARD_BYTES", 200)
     matrix = random_matrix(90)
     files = write(tmp_path, matrix, kind, 6, np.zeros(90))["files"][NEGATIVES]
     wanted = matrix[np.arange(90) % 5 != 0]
@@ -194,7 +186,7 @@ def test_a_rank_opens_the_files_of_its_own_rows_alone(
 def test_rows_are_taken_from_the_files_that_hold_them_alone(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bspauc_spark.shards.SHARD_BYTES", 200)
+    monkeypatch.setattr("bspauc_spark.rows.shard_task.SHARD_BYTES", 200)
     matrix = random_matrix(90)
     files = sorted(ShardFile(*file) for file in write(tmp_path, matrix, kind, 6, np.zeros(90))["files"][NEGATIVES])
     shards = Shards(str(tmp_path), {NEGATIVES: tuple(files)}, WIDTH, kind == "sparse")
@@ -210,7 +202,7 @@ def test_rows_are_taken_from_the_files_that_hold_them_alone(
 def test_files_that_rows_were_taken_from_are_let_go_of_before_the_next(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bspauc_spark.shards.SHARD_BYTES", 200)
+    monkeypatch.setattr("bspauc_spark.rows.shard_task.SHARD_BYTES", 200)
     files = tuple(ShardFile(*file) for file in write(tmp_path, random_matrix(90), kind, 6)["files"][NEGATIVES])
     shards = Shards(str(tmp_path), {NEGATIVES: files}, WIDTH, kind == "sparse")
     mapped: list[int] = []

@@ -15,12 +15,13 @@ import safetensors.numpy
 import torch
 from scipy import sparse
 
-from bspauc_spark.calibration import fit_calibration
 from bspauc_spark.errors import InvalidFeaturesError, ModelFormatError
+from bspauc_spark.rows.kinds import CHUNK_ROWS
 from bspauc_spark.scorer import JSON_NAME, WEIGHTS_NAME, LossCurves, Scorer, balanced_threshold
 from bspauc_spark.selection import Selection, solve
+from bspauc_spark.selection.label_noise import estimate_label_noise
 from bspauc_spark.statistics import ClassScores, negative_losses, positive_losses
-from bspauc_spark.workers.networks import BLOCK_ROWS, LayeredNetwork, NetworkSpec
+from bspauc_spark.theta.networks import LayeredNetwork, NetworkSpec
 
 FEATURES = 20
 
@@ -114,7 +115,7 @@ def scorer() -> Scorer:
         weights={name: tensor.numpy().copy() for name, tensor in network.state_dict().items()},
         threshold=balanced_threshold(pos, neg),
         negative_label=0.0,
-        calibration=fit_calibration(pos, neg),
+        label_noise=estimate_label_noise(pos, neg),
         selection=selection,
         curves=LossCurves.of(pos, neg, selection),
         summary={"rounds": [], "best_round": 0, "counts": {"positives": 300}},
@@ -130,7 +131,7 @@ def test_blobs_bring_back_the_same_model(scorer: Scorer) -> None:
     again = Scorer.from_blobs(scorer.to_blobs())
     assert again.spec == scorer.spec
     assert again.selection == scorer.selection
-    assert again.calibration == scorer.calibration
+    assert again.label_noise == scorer.label_noise
     assert (again.sparse, again.threshold, again.negative_label) == (scorer.sparse, scorer.threshold, 0.0)
     assert again.summary == scorer.summary
     for name, array in vars(scorer.curves).items():
@@ -224,7 +225,7 @@ def test_a_folder_without_a_model_says_so(tmp_path: Path) -> None:
 
 
 def test_numpy_scores_equal_plain_torch_layers(scorer: Scorer) -> None:
-    x = features(2 * BLOCK_ROWS + 77)
+    x = features(2 * CHUNK_ROWS + 77)
     with torch.no_grad():
         wanted = scorer.network.to_sequential()(torch.from_numpy(x)).numpy()
     np.testing.assert_allclose(scorer.score_numpy(x), wanted, atol=1e-5)
@@ -233,13 +234,13 @@ def test_numpy_scores_equal_plain_torch_layers(scorer: Scorer) -> None:
 
 @pytest.mark.parametrize("form", [sparse.csr_matrix, sparse.csr_array, sparse.csc_matrix, sparse.coo_matrix])
 def test_sparse_matrices_score_as_dense_ones(scorer: Scorer, form: Any) -> None:
-    x = features(BLOCK_ROWS + 10)
+    x = features(CHUNK_ROWS + 10)
     x[5] = 0
     np.testing.assert_allclose(scorer.score_numpy(form(x)), scorer.score_numpy(x), atol=1e-5)
 
 
 def test_a_part_of_a_sparse_matrix_scores_the_same_bits(scorer: Scorer) -> None:
-    x = sparse.csr_matrix(features(BLOCK_ROWS + 10))
+    x = sparse.csr_matrix(features(CHUNK_ROWS + 10))
     assert np.array_equal(scorer.score_numpy(x[1000:]), scorer.score_numpy(x)[1000:])
 
 
@@ -344,7 +345,7 @@ def test_scoring_selecting_and_training_need_no_pyspark(scorer: Scorer, tmp_path
     run_blocked(
         "pyspark",
         "import numpy as np\n"
-        "import bspauc_spark, bspauc_spark.selection, bspauc_spark.workers.worker, bspauc_spark.launch\n"
+        "import bspauc_spark, bspauc_spark.selection, bspauc_spark.theta.worker, bspauc_spark.cluster.protocol\n"
         "from bspauc_spark.scorer import Scorer\n"
         f"assert Scorer.load({str(tmp_path)!r}).score_numpy(np.zeros((3, {FEATURES}))).shape == (3,)\n",
     )
@@ -353,6 +354,7 @@ def test_scoring_selecting_and_training_need_no_pyspark(scorer: Scorer, tmp_path
 def test_the_mathematics_and_the_staging_tasks_need_no_torch() -> None:
     run_blocked(
         "torch",
-        "import bspauc_spark.selection, bspauc_spark.statistics, bspauc_spark.calibration, bspauc_spark.pace\n"
-        "import bspauc_spark.noise, bspauc_spark.shards, bspauc_spark.arrow\n",
+        "import bspauc_spark.selection, bspauc_spark.statistics, bspauc_spark.selection.label_noise\n"
+        "import bspauc_spark.selection.pace\n"
+        "import bspauc_spark.noise, bspauc_spark.rows.shard_task, bspauc_spark.rows.arrow\n",
     )

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from bspauc_spark.alternation import Problem, alternate
 from bspauc_spark.errors import BSPAUCError, BSPAUCWarning, CollapseError, InvalidPaceError, MalformedError
 from bspauc_spark.selection import (
     Calibration,
@@ -25,6 +24,7 @@ from bspauc_spark.selection import (
     update_u,
     update_v,
 )
+from bspauc_spark.selection.alternation import Problem, alternate
 from bspauc_spark.statistics import ClassScores
 
 KINDS = ["generic", "tied", "all zero loss", "all kept", "none kept", "mu is zero", "sizes differ", "with a lead"]

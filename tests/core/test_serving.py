@@ -10,19 +10,19 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from bspauc_spark.calibration import fit_calibration
 from bspauc_spark.errors import InvalidDataError, InvalidFeaturesError
 from bspauc_spark.scorer import LossCurves, Scorer
 from bspauc_spark.selection import Selection
-from bspauc_spark.serving import Plan, Predictor
+from bspauc_spark.selection.label_noise import estimate_label_noise
+from bspauc_spark.serving import Predictor, ServedSteps
 from bspauc_spark.statistics import ClassScores
-from bspauc_spark.workers.networks import NetworkSpec
+from bspauc_spark.theta.networks import NetworkSpec
 
 TIME = pd.Timestamp("2020-01-01")
 WEIGHTS = [1.0, -2.0, 0.5, 4.0]
 
 
-def _predictor(plan: Plan) -> Predictor:
+def _predictor(plan: ServedSteps) -> Predictor:
     pos, neg = (ClassScores.from_array(np.linspace(low, low + 4, 50)) for low in (-1.0, -3.0))
     selection = Selection.everything(pos, neg)
     spec = NetworkSpec("linear", len(WEIGHTS), ())
@@ -38,7 +38,7 @@ def _predictor(plan: Plan) -> Predictor:
         },
         threshold=0.0,
         negative_label=3.0,
-        calibration=fit_calibration(pos, neg),
+        label_noise=estimate_label_noise(pos, neg),
         selection=selection,
         curves=LossCurves.of(pos, neg, selection),
         summary={"rounds": [], "best_round": 0, "counts": {}},
@@ -60,7 +60,7 @@ STEPS = (
         "offset": [0.0, 0.0, 0.0, 0.5],
     },
 )
-PLAN = Plan(STEPS, "features", 7.0, 1.0, {"amount": "number", "city": "text"})
+PLAN = ServedSteps(STEPS, "features", 7.0, 1.0, {"amount": "number", "city": "text"})
 
 
 def test_steps_are_applied_in_order_and_outputs_named() -> None:
@@ -76,14 +76,14 @@ def test_steps_are_applied_in_order_and_outputs_named() -> None:
 
 
 def test_the_threshold_decides() -> None:
-    predictor = _predictor(Plan(threshold=3.0))
+    predictor = _predictor(ServedSteps(threshold=3.0))
     found = predictor.predict(pd.DataFrame({"features": [[0, 0, 0, 1.0], [0, 0, 0, 0.5]]}))
     assert found["prediction"].tolist() == [1.0, 3.0]
 
 
 def test_bare_features_come_as_one_column_of_arrays_or_as_columns_of_numbers() -> None:
     rows = np.random.default_rng(0).normal(size=(6, 4))
-    predictor = _predictor(Plan())
+    predictor = _predictor(ServedSteps())
     nested = predictor.predict(pd.DataFrame({"features": list(rows)}))
     flat = predictor.predict(pd.DataFrame(rows, columns=list("abcd")))
     assert nested["score"].tolist() == flat["score"].tolist()
@@ -124,7 +124,7 @@ def test_tables_that_do_not_fit_a_pipeline_are_refused(frame: dict[str, Any], re
     ("plan", "columns", "twice"),
     [(PLAN, ["city", "amount", "amount"], "amount"), (PLAN, ["city", "amount", "city"], "city")],
 )
-def test_a_column_that_is_there_twice_is_refused(plan: Plan, columns: list[str], twice: str) -> None:
+def test_a_column_that_is_there_twice_is_refused(plan: ServedSteps, columns: list[str], twice: str) -> None:
     frame = pd.DataFrame({"city": ["Rome"], "amount": [1.0]})[columns]
     with pytest.raises(InvalidDataError, match=f"the table has 2 columns '{twice}'"):
         _predictor(plan).predict(frame)
@@ -133,7 +133,7 @@ def test_a_column_that_is_there_twice_is_refused(plan: Plan, columns: list[str],
 def test_a_column_of_features_that_is_there_twice_is_refused() -> None:
     frame = pd.DataFrame({"features": [[1.0] * 4]})
     with pytest.raises(InvalidDataError, match="the table has 2 columns 'features'"):
-        _predictor(Plan()).predict(pd.concat([frame, frame], axis=1))
+        _predictor(ServedSteps()).predict(pd.concat([frame, frame], axis=1))
 
 
 @pytest.mark.parametrize("missing", [None, np.nan, pd.NA, pd.NaT])
@@ -149,14 +149,14 @@ def test_values_that_training_never_saw_are_refused_or_kept() -> None:
     strict = json.loads(json.dumps(STEPS).replace('"keep"', '"error"'))
     frame = pd.DataFrame({"city": ["Rome", "Oslo"], "amount": [1.0, 1.0]})
     with pytest.raises(InvalidDataError, match="column 'city' has 1 values that were not seen in training"):
-        _predictor(Plan(strict, "features", 1.0, 0.0, PLAN.inputs)).predict(frame)
+        _predictor(ServedSteps(strict, "features", 1.0, 0.0, PLAN.inputs)).predict(frame)
     assert len(_predictor(PLAN).predict(frame)) == 2
 
 
 def _of_codes(*labels: str) -> Predictor:
     codes = {"kind": "index", "input": "code", "output": "place", "labels": labels, "invalid": "keep"}
     hot = {"kind": "one_hot", "input": "place", "output": "features", "size": 4, "drop_last": False, "invalid": "error"}
-    return _predictor(Plan((codes, hot), "features", 1.0, 0.0, {"code": "code"}))
+    return _predictor(ServedSteps((codes, hot), "features", 1.0, 0.0, {"code": "code"}))
 
 
 def _places(predictor: Predictor, values: Any) -> list[int]:
@@ -211,10 +211,10 @@ def test_flags_are_found_however_training_spelled_them(labels: tuple[str, ...]) 
 )
 def test_features_of_another_width_or_kind_are_refused(frame: dict[str, list[object]], reason: str) -> None:
     with pytest.raises(InvalidFeaturesError, match=reason):
-        _predictor(Plan()).predict(pd.DataFrame(frame))
+        _predictor(ServedSteps()).predict(pd.DataFrame(frame))
 
 
 def test_times_among_columns_of_features_are_refused_by_name() -> None:
     frame = pd.DataFrame({"a": [1.0], "b": [1.0], "c": [TIME], "d": [1.0]})
     with pytest.raises(InvalidDataError, match="column 'c' has type datetime64"):
-        _predictor(Plan()).predict(frame)
+        _predictor(ServedSteps()).predict(frame)

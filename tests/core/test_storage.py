@@ -17,9 +17,9 @@ import pytest
 from bspauc_spark import BSPAUCModel
 from bspauc_spark.errors import InvalidParamError, without_credentials
 from bspauc_spark.flavor import plain
+from bspauc_spark.rows import storage
+from bspauc_spark.rows.storage import DiskFolder, Folder, folder, shown
 from bspauc_spark.serving import Predictor
-from bspauc_spark.workers import storage
-from bspauc_spark.workers.storage import DiskFolder, Folder, folder, shown
 from tests.servers import ObjectStore, object_store
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "model-format-1" / "mlp" / "local"

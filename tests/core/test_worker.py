@@ -14,15 +14,15 @@ from scipy import sparse
 from sklearn.metrics import roc_auc_score
 from torch import nn
 
+from bspauc_spark.cluster.protocol import one_thread
 from bspauc_spark.errors import DivergedError
-from bspauc_spark.launch import one_thread
+from bspauc_spark.rows.kinds import CHUNK_ROWS, NEGATIVES, POSITIVES
+from bspauc_spark.rows.rows import Batch, DenseRows, Rows, SparseRows
 from bspauc_spark.selection import Selection
-from bspauc_spark.shards import NEGATIVES, POSITIVES
-from bspauc_spark.workers.networks import BLOCK_ROWS, LayeredNetwork, NetworkSpec, ScoringNetwork
-from bspauc_spark.workers.optimizers import TrainingSettings
-from bspauc_spark.workers.rows import Batch, DenseRows, Rows, SparseRows
-from bspauc_spark.workers.scoring import score_rows
-from bspauc_spark.workers.worker import Worker
+from bspauc_spark.theta.networks import LayeredNetwork, NetworkSpec, ScoringNetwork
+from bspauc_spark.theta.optimizers import TrainingSettings
+from bspauc_spark.theta.scoring import score_rows
+from bspauc_spark.theta.worker import Worker
 
 FEATURES = 5
 
@@ -182,7 +182,7 @@ def test_rare_features_of_wide_rows_are_not_learned_by_heart(monkeypatch: pytest
 
     ours = clean_auc()
     for module in ("optimizers", "theta"):
-        monkeypatch.setattr(f"bspauc_spark.workers.{module}.adam_epsilon", lambda spec: 1e-8)
+        monkeypatch.setattr(f"bspauc_spark.theta.{module}.adam_epsilon", lambda spec: 1e-8)
     assert ours > 0.99
     assert clean_auc() < 0.97
 
@@ -364,7 +364,7 @@ def test_a_learning_rate_that_diverges_is_an_error_with_advice() -> None:
 def test_the_score_of_a_row_is_the_same_bits_wherever_it_stands(
     features: int, hidden: tuple[int, ...], form: str
 ) -> None:
-    arrays = data(BLOCK_ROWS + 300, 1, features, filled=0.5)
+    arrays = data(CHUNK_ROWS + 300, 1, features, filled=0.5)
     spec = NetworkSpec("mlp" if hidden else "linear", features, hidden)
     network = LayeredNetwork(spec, torch.Generator().manual_seed(1))
     x = arrays[POSITIVES]
@@ -376,7 +376,7 @@ def test_the_score_of_a_row_is_the_same_bits_wherever_it_stands(
         whole = scores(x)
         order = np.random.default_rng(0).permutation(len(x))
         assert np.array_equal(scores(x[order]), whole[order])
-        for start, stop in ((0, 1), (7, 30), (1000, 1323), (300, 300 + BLOCK_ROWS)):
+        for start, stop in ((0, 1), (7, 30), (1000, 1323), (300, 300 + CHUNK_ROWS)):
             assert np.array_equal(scores(x[start:stop]), whole[start:stop])
 
 

@@ -18,7 +18,7 @@ import pytest
 from pyspark.sql import SparkSession
 from sklearn.metrics import roc_auc_score
 
-from bspauc_spark import cli
+from bspauc_spark.command_line import cli
 from tests.jobs.submit import call, started, submit
 from tests.processes import alive, descendants, wait_for
 

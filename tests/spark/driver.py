@@ -27,9 +27,10 @@ from pyspark.ml.feature import VectorAssembler
 from pyspark.ml.torch.distributor import TorchDistributor
 from pyspark.sql import SparkSession
 
-from bspauc_spark import BSPAUCClassifier, staging
+from bspauc_spark import BSPAUCClassifier
 from bspauc_spark.errors import BSPAUCError
-from bspauc_spark.shards import ShardTask
+from bspauc_spark.rows import staging
+from bspauc_spark.rows.shard_task import ShardTask
 from tests.conftest import FAST, QUICK_JAVA, noisy_moons
 from tests.processes import descendants, launchers
 

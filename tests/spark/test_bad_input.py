@@ -20,8 +20,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
-from bspauc_spark import BSPAUCClassifier, BSPAUCModel, staging
+from bspauc_spark import BSPAUCClassifier, BSPAUCModel
 from bspauc_spark.errors import BSPAUCError
+from bspauc_spark.rows import staging
 from tests.conftest import FAST, noisy_moons
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "errors.md"

@@ -12,10 +12,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
-from bspauc_spark.arrow import feature_block
-from bspauc_spark.compat import _keys, arrow_udf, repartition_by_hash, udf_through_pandas
 from bspauc_spark.model import _vectors
-from bspauc_spark.staging import _MOST_PARTITIONS, feature_struct
+from bspauc_spark.rows.arrow import checked_features
+from bspauc_spark.rows.staging import _MOST_PARTITIONS, feature_struct
+from bspauc_spark.spark.compat import _keys, arrow_udf, repartition_by_hash, udf_through_pandas
 
 SEEN = st.StructType().add("row", "string").add("size", "long").add("vector", VectorUDT()).add("flag", "boolean")
 
@@ -50,7 +50,7 @@ def test_a_udf_through_pandas_sees_and_returns_what_an_arrow_udf_does(
     rows: DataFrame, column: str, sparse: bool
 ) -> None:
     def see(features: pa.Array, flags: pa.Array) -> pa.Array:
-        block = feature_block(features, 2, sparse)
+        block = checked_features(features, 2, sparse)
         first = np.arange(len(features), dtype=np.float64)
         # A missing value may be null or NaN: both are found by the checks.
         seen = [str(row).replace("None]", "nan]") for row in features.to_pylist()]

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from bspauc_spark import BSPAUCClassifier, BSPAUCModel, staging, torchjob
+from bspauc_spark import BSPAUCClassifier, BSPAUCModel
+from bspauc_spark.cluster import launch
 from bspauc_spark.errors import PlacementError, StagingError
+from bspauc_spark.rows import staging
 from tests.conftest import FAST
 from tests.processes import Driver, descendants, launchers, wait_for
 
@@ -88,7 +90,7 @@ def test_workers_on_executors_and_beside_the_client_learn_the_same(moons: DataFr
 def test_workers_that_do_not_get_ready_are_given_up_with_a_clear_message(
     moons: DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torchjob, "_READY_SECONDS", 4.0)
+    monkeypatch.setattr(launch, "_READY_SECONDS", 4.0)
     started = time.monotonic()
     with pytest.raises(PlacementError, match=r"3 workers were not ready after .* fewer than numProcesses 3"):
         BSPAUCClassifier(**FAST, stagingDir=str(tmp_path), numProcesses=3, localMode=False).fit(moons)

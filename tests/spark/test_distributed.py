@@ -20,18 +20,20 @@ from pyspark.ml.torch.distributor import TorchDistributor
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from bspauc_spark import BSPAUCClassifier, BSPAUCModel, algorithm, plan, torchjob
-from bspauc_spark.columns import Columns
-from bspauc_spark.distributed import DistributedWorkers
+from bspauc_spark import BSPAUCClassifier, BSPAUCModel, algorithm
+from bspauc_spark.cluster import launch
+from bspauc_spark.cluster.launch import Launch
+from bspauc_spark.cluster.mailbox import Message
+from bspauc_spark.cluster.protocol import Scores
+from bspauc_spark.cluster.rank import Task
+from bspauc_spark.cluster.remote import DistributedWorkers
 from bspauc_spark.errors import CheckpointError, DivergedError, InvalidDataError, PlacementError, WorkerError
-from bspauc_spark.launch import Scores
+from bspauc_spark.rows.columns import Columns
+from bspauc_spark.rows.kinds import NEGATIVES, POSITIVES
+from bspauc_spark.rows.staging import StagedData, stage
 from bspauc_spark.selection import Selection
-from bspauc_spark.shards import NEGATIVES, POSITIVES
-from bspauc_spark.staging import StagedData, stage
-from bspauc_spark.torchjob import Launch
-from bspauc_spark.workers.mailbox import Message
-from bspauc_spark.workers.networks import NetworkSpec, ScoringNetwork
-from bspauc_spark.workers.serve import Task
+from bspauc_spark.spark import plan
+from bspauc_spark.theta.networks import NetworkSpec, ScoringNetwork
 from tests.conftest import FAST
 from tests.processes import Driver, alive, assert_clean, descendants, launchers, ranks, wait_for
 from tests.spark.test_hostile import LABEL, VALUE, told
@@ -144,7 +146,7 @@ def test_histograms_of_two_workers_give_the_model_that_all_their_scores_give(moo
     assert all(np.array_equal(scorer.weights[name], array) for name, array in wanted.weights.items())
     assert scorer.threshold == pytest.approx(wanted.threshold, abs=1e-3)
     assert scorer.selection.to_dict(False) == pytest.approx(wanted.selection.to_dict(False))
-    assert scorer.calibration.knots == pytest.approx(wanted.calibration.knots)
+    assert scorer.label_noise.knots == pytest.approx(wanted.label_noise.knots)
 
 
 def test_a_killed_worker_costs_the_round_it_died_in_and_changes_no_bit(
@@ -161,7 +163,7 @@ def test_a_killed_worker_costs_the_round_it_died_in_and_changes_no_bit(
 def test_a_worker_that_hangs_is_given_up_and_the_fit_goes_on_with_the_same_bits(
     moons: DataFrame, undisturbed: BSPAUCModel, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torchjob, "_HANG_SECONDS", 4.0)
+    monkeypatch.setattr(launch, "_HANG_SECONDS", 4.0)
     finish = while_fitting(1, lambda: os.kill(ranks(descendants(os.getpid()))[1], signal.SIGSTOP))
     model = BSPAUCClassifier(**SLOW, numProcesses=2).fit(moons)
     finish()
@@ -172,8 +174,8 @@ def test_a_worker_that_hangs_is_given_up_and_the_fit_goes_on_with_the_same_bits(
 def test_a_worker_that_hangs_before_it_is_ready_is_given_up(
     moons: DataFrame, undisturbed: BSPAUCModel, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torchjob, "_HANG_SECONDS", 4.0)
-    monkeypatch.setattr(torchjob, "_PATIENCE", 2.0)
+    monkeypatch.setattr(launch, "_HANG_SECONDS", 4.0)
+    monkeypatch.setattr(launch, "_PATIENCE", 2.0)
 
     def stop() -> None:
         wait_for(lambda: 1 in ranks(descendants(os.getpid())), 60, "rank 1 to begin")
@@ -216,7 +218,7 @@ class Breaking(NetworkSpec):
     def build(self, generator: Any = None, columns: Any = None) -> ScoringNetwork:
         import os
 
-        from bspauc_spark.workers.networks import LayeredNetwork
+        from bspauc_spark.theta.networks import LayeredNetwork
 
         class Network(LayeredNetwork):
             calls = 0
@@ -238,7 +240,7 @@ class BrokenStep(NetworkSpec):
 
         import torch
 
-        from bspauc_spark.workers.networks import LayeredNetwork
+        from bspauc_spark.theta.networks import LayeredNetwork
 
         class Network(LayeredNetwork):
             steps = 0

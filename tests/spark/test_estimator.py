@@ -18,13 +18,13 @@ from pyspark.sql import functions as sf
 from sklearn.metrics import roc_auc_score
 
 from bspauc_spark import BSPAUCClassifier, BSPAUCModel, algorithm
+from bspauc_spark.cluster.protocol import Scores
 from bspauc_spark.errors import BSPAUCError, CollapseError, DeviceError, DivergedError, WorkerError
-from bspauc_spark.launch import Scores
+from bspauc_spark.results.summary import TrainingSummary
+from bspauc_spark.rows.staging import StagedData
 from bspauc_spark.selection import Selection
-from bspauc_spark.staging import StagedData
-from bspauc_spark.summary import TrainingSummary
-from bspauc_spark.workers import cuda
-from bspauc_spark.workers.worker import BlockReport, Worker
+from bspauc_spark.theta import cuda
+from bspauc_spark.theta.worker import BlockReport, Worker
 from tests.conftest import FAST, noisy_moons
 
 

@@ -22,13 +22,14 @@ from pyspark.ml.torch.distributor import TorchDistributor
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from bspauc_spark import BSPAUCClassifier, BSPAUCModel, algorithm, estimator, torchjob
+from bspauc_spark import BSPAUCClassifier, BSPAUCModel, algorithm, estimator
+from bspauc_spark.cluster import launch
+from bspauc_spark.cluster.rank import TO_DRIVER
 from bspauc_spark.errors import BSPAUCWarning, CheckpointError, StagingError, WorkerError
+from bspauc_spark.rows.kinds import NEGATIVES
+from bspauc_spark.rows.staging import StagedData, stage
+from bspauc_spark.rows.storage import DiskFolder
 from bspauc_spark.selection import Selection
-from bspauc_spark.shards import NEGATIVES
-from bspauc_spark.staging import StagedData, stage
-from bspauc_spark.workers.serve import TO_DRIVER
-from bspauc_spark.workers.storage import DiskFolder
 from tests.conftest import FAST
 from tests.processes import Driver, assert_clean
 from tests.spark.driver import digest
@@ -76,7 +77,7 @@ def test_a_reply_that_the_driver_cannot_read_is_named_and_nobody_starts_again(
             raise OSError(errno.ENOSPC, "No space left on device")
         return file
 
-    monkeypatch.setattr(torchjob, "_HANG_SECONDS", 4.0)
+    monkeypatch.setattr(launch, "_HANG_SECONDS", 4.0)
     monkeypatch.setattr(TorchDistributor, "run", seen_run)
     monkeypatch.setattr(DiskFolder, "open", no_room)
     with pytest.raises(StagingError, match=r"cannot be read on host .*: No space left on device"):

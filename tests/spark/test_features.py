@@ -7,7 +7,7 @@ import pandas as pd
 from pyspark.ml import Pipeline
 from pyspark.sql import SparkSession
 
-from bspauc_spark import features
+from bspauc_spark.command_line import features
 
 
 def test_only_numbers_are_scaled(spark: SparkSession) -> None:

@@ -31,7 +31,7 @@ from pyspark.sql import DataFrame, SparkSession
 import bspauc_spark
 from bspauc_spark import BSPAUCClassifier, BSPAUCModel, flavor
 from bspauc_spark.errors import InvalidDataError
-from bspauc_spark.preflight import is_connect
+from bspauc_spark.spark.session import is_connect
 from tests.conftest import FAST
 from tests.servers import serve
 

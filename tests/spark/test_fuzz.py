@@ -16,8 +16,9 @@ from pyspark.ml.linalg import SparseVector, Vectors, VectorUDT
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 
-from bspauc_spark import BSPAUCClassifier, BSPAUCModel, staging
+from bspauc_spark import BSPAUCClassifier, BSPAUCModel
 from bspauc_spark.errors import BSPAUCError, MalformedError
+from bspauc_spark.rows import staging
 from tests.conftest import FAST
 from tests.core.test_fuzz import PARAMS, SPECIAL
 

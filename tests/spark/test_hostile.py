@@ -27,18 +27,19 @@ from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
 from bspauc_spark import BSPAUCClassifier, BSPAUCModel
-from bspauc_spark.cli import load_model
+from bspauc_spark.cluster.launch import Launch
+from bspauc_spark.cluster.preflight import Placement
+from bspauc_spark.cluster.rank import Task
+from bspauc_spark.command_line.cli import load_model
 from bspauc_spark.errors import BSPAUCError, InvalidLabelError, ModelFormatError
-from bspauc_spark.preflight import Placement
+from bspauc_spark.rows.kinds import KINDS
+from bspauc_spark.rows.shard_task import ShardTask
+from bspauc_spark.rows.shards import Shards
+from bspauc_spark.rows.staging import Columns, StagedData, stage
+from bspauc_spark.rows.storage import DiskFolder
 from bspauc_spark.serving import Predictor
-from bspauc_spark.shards import KINDS, ShardTask
-from bspauc_spark.staging import Columns, StagedData, stage
-from bspauc_spark.torchjob import Launch
-from bspauc_spark.workers.networks import NetworkSpec
-from bspauc_spark.workers.optimizers import TrainingSettings
-from bspauc_spark.workers.rows import Shards
-from bspauc_spark.workers.serve import Task
-from bspauc_spark.workers.storage import DiskFolder
+from bspauc_spark.theta.networks import NetworkSpec
+from bspauc_spark.theta.optimizers import TrainingSettings
 from tests.conftest import FAST
 from tests.core import test_hostile_model as hostile
 from tests.tampering import DEEP, MISSING, model, with_value

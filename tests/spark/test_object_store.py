@@ -12,8 +12,8 @@ import pytest
 from pyspark.sql import DataFrame
 
 from bspauc_spark import BSPAUCClassifier, BSPAUCModel, algorithm
+from bspauc_spark.cluster.protocol import Scores
 from bspauc_spark.errors import CheckpointError, StagingError
-from bspauc_spark.launch import Scores
 from bspauc_spark.selection import Selection
 from tests.conftest import FAST
 from tests.servers import ObjectStore, object_store

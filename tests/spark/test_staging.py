@@ -17,12 +17,13 @@ from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 from scipy import sparse
 
-from bspauc_spark import BSPAUCClassifier, staging
-from bspauc_spark.columns import Columns, width_of
+from bspauc_spark import BSPAUCClassifier
 from bspauc_spark.errors import InvalidFeaturesError, StagingError
-from bspauc_spark.shards import NEGATIVES, POSITIVES, VALIDATION_NEGATIVES, VALIDATION_POSITIVES
-from bspauc_spark.staging import StagedData, stage
-from bspauc_spark.workers.rows import Rows, SparseBatch
+from bspauc_spark.rows import staging
+from bspauc_spark.rows.columns import Columns, width_of
+from bspauc_spark.rows.kinds import NEGATIVES, POSITIVES, VALIDATION_NEGATIVES, VALIDATION_POSITIVES
+from bspauc_spark.rows.rows import Rows, SparseBatch
+from bspauc_spark.rows.staging import StagedData, stage
 from tests.conftest import FAST
 
 VECTORS = st.StructType(

@@ -16,7 +16,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
-from bspauc_spark import cli, tables
+from bspauc_spark.command_line import cli, tables
 from tests.jobs.submit import call
 
 # The jobs are drivers of their own, never clients of a Connect server.

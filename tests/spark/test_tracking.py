@@ -23,9 +23,10 @@ from pyspark.ml.evaluation import BinaryClassificationEvaluator
 from pyspark.ml.tuning import CrossValidator, ParamGridBuilder
 from pyspark.sql import DataFrame
 
-from bspauc_spark import BSPAUCClassifier, plots, tracking
-from bspauc_spark.algorithm import Round
+from bspauc_spark import BSPAUCClassifier
 from bspauc_spark.errors import BSPAUCWarning, DivergedError
+from bspauc_spark.results import plots, tracking
+from bspauc_spark.results.history import Round
 from tests.conftest import FAST
 from tests.processes import wait_for
 from tests.servers import Server, mlflow_server

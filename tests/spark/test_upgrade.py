@@ -57,8 +57,8 @@ def test_a_model_saved_without_spark_gives_the_scores_it_gave(folder: Path) -> N
         np.testing.assert_allclose(model.score_numpy(features), given["score"], rtol=0, atol=1e-6)
     scores, label = given["score"].astype(np.float32), np.array([row["label"] == 2.0 for row in rows])
     found = model.scorer
-    np.testing.assert_allclose(found.calibration.probability(scores), given["probability"], atol=1e-6)
-    np.testing.assert_allclose(found.calibration.suspicion(scores, label), given["suspicion"], atol=1e-6)
+    np.testing.assert_allclose(found.label_noise.probability(scores), given["probability"], atol=1e-6)
+    np.testing.assert_allclose(found.label_noise.suspicion(scores, label), given["suspicion"], atol=1e-6)
     np.testing.assert_allclose(found.curves.losses(scores, label), given["loss"], atol=1e-6)
     assert model.summary.history["round"].tolist() == [1, 2]
 

@@ -1,4 +1,4 @@
-"""The CPU in place of CUDA: on the PYTHONPATH of executors, Python takes this for ``bspauc_spark.workers.cuda``.
+"""The CPU in place of CUDA: on the PYTHONPATH of executors, Python takes this for ``bspauc_spark.theta.cuda``.
 
 Every call leaves a line in the file that CUDA_CALLS names: rank, function, CUDA_VISIBLE_DEVICES.
 """
@@ -46,4 +46,4 @@ def note(call: str) -> None:
 
 
 if "CUDA_CALLS" in os.environ:
-    sys.modules["bspauc_spark.workers.cuda"] = sys.modules[__name__]
+    sys.modules["bspauc_spark.theta.cuda"] = sys.modules[__name__]

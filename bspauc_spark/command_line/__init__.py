@@ -1,0 +1,1 @@
+"""What the spark-submit jobs share: arguments, tables, features from columns, where outputs may go."""

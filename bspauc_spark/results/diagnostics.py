@@ -1,0 +1,146 @@
+"""What the final scores say: histograms, ROC and precision–recall, the rows with the most suspicious labels.
+
+All of it is small, whatever the number of rows, so it is saved with the model and drawn when asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bspauc_spark.cluster.protocol import Scores
+from bspauc_spark.errors import MalformedError
+from bspauc_spark.schema import many, real, record, text, whole
+from bspauc_spark.selection import Selection
+from bspauc_spark.selection.label_noise import LabelNoise
+from bspauc_spark.statistics import OrderedScores
+
+BINS = 60
+CURVE_POINTS = 200
+MOST_SUSPICIOUS = 20
+# Scores beyond these quantiles are counted in the outermost bins.
+_TAILS = (0.001, 0.999)
+
+
+@dataclass(frozen=True)
+class Diagnostics:
+    """Pictures and a table in numbers."""
+
+    edges: tuple[float, ...]
+    """Ends of the histograms' bins."""
+    kept: Mapping[str, tuple[int, ...]]
+    """Rows per bin that the final selection keeps, of ``positives`` and of ``negatives``."""
+    excluded: Mapping[str, tuple[int, ...]]
+    """Rows per bin that it leaves out."""
+    rows: str
+    """Which rows the curves are of: ``validation``, or ``training`` where no row was held back."""
+    thresholds: tuple[float, ...]
+    """Falling scores; a row at or above one is called positive."""
+    true_positive_rate: tuple[float, ...]
+    false_positive_rate: tuple[float, ...]
+    precision: tuple[float, ...]
+    suspicious: tuple[Mapping[str, Any], ...]
+    """Training rows whose labels are the least believed: label, score and suspicion."""
+
+    @classmethod
+    def of(cls, scores: Scores, selection: Selection, noise: LabelNoise) -> Diagnostics:
+        """From the scores that a fit ended with."""
+        pos, neg = scores.positive, scores.negative
+        edges = _edges(pos, neg)
+        kept, excluded = {}, {}
+        # A score at the threshold itself belongs to the kept rows if any weight is left for it.
+        tau, partly = selection.tau_positive, selection.phi_positive > 0
+        first = pos.count_below(tau) if partly else pos.count_at_most(tau)
+        kept["positives"], excluded["positives"] = _counts(pos, first, len(pos), edges), _counts(pos, 0, first, edges)
+        tau, partly = selection.tau_negative, selection.phi_negative > 0
+        last = neg.count_at_most(tau) if partly else neg.count_below(tau)
+        kept["negatives"], excluded["negatives"] = _counts(neg, 0, last, edges), _counts(neg, last, len(neg), edges)
+        rows, judged = ("validation", scores.validation) if scores.validation else ("training", (pos, neg))
+        thresholds, above_pos, above_neg = _ranks(*judged)
+        return cls(
+            edges=_plain(edges),
+            kept=kept,
+            excluded=excluded,
+            rows=rows,
+            thresholds=_plain(thresholds),
+            true_positive_rate=_plain(above_pos / len(judged[0])),
+            false_positive_rate=_plain(above_neg / len(judged[1])),
+            # Counts over bins are rough: they may put no row at all above the highest threshold.
+            precision=_plain(above_pos / np.maximum(above_pos + above_neg, 1)),
+            suspicious=_suspicious(pos, neg, noise),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], where: str = "diagnostics") -> Diagnostics:
+        """The inverse of ``to_dict``; ``MalformedError`` names the place ``where`` something is wrong."""
+        found = cls(**_STORED(values, where))
+        counts = (*found.kept.values(), *found.excluded.values())
+        curves = (found.thresholds, found.true_positive_rate, found.false_positive_rate, found.precision)
+        if {*map(len, counts)} != {len(found.edges) - 1} or len({*map(len, curves)}) > 1:
+            raise MalformedError(f"{where} has histograms or curves of differing lengths")
+        return found
+
+
+_COUNTS = record(dict.fromkeys(("positives", "negatives"), many(whole())))
+_STORED = record(
+    {
+        "edges": many(real(), least=2),
+        "kept": _COUNTS,
+        "excluded": _COUNTS,
+        "rows": text("validation", "training"),
+        "thresholds": many(real(), least=1),
+        **dict.fromkeys(("true_positive_rate", "false_positive_rate", "precision"), many(real(0.0, 1.0), least=1)),
+        "suspicious": many(
+            record({"label": text("positive", "negative"), "score": real(), "suspicion": real(0.0, 1.0)})
+        ),
+    }
+)
+
+
+def _edges(pos: OrderedScores, neg: OrderedScores) -> npt.NDArray[np.float64]:
+    ends = [one.at(int(share * (len(one) - 1))) for one in (pos, neg) for share in _TAILS]
+    low, high = min(ends), max(ends)
+    return np.linspace(low, high if high > low else low + 1.0, BINS + 1)
+
+
+def _counts(scores: OrderedScores, first: int, last: int, edges: npt.NDArray[np.float64]) -> tuple[int, ...]:
+    """Rows per bin among those at ranks ``first`` to ``last - 1``; the outer bins take what lies beyond."""
+    inner = np.clip(scores.rough_below(edges[1:-1]), first, last)
+    return tuple(np.diff([first, *inner.tolist(), last]).tolist())
+
+
+def _ranks(pos: OrderedScores, neg: OrderedScores) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
+    """Falling thresholds, each the score of some row, and how many rows of each class are at or above them."""
+    picks = (one.many(np.linspace(0, len(one) - 1, CURVE_POINTS // 2).astype(np.int64)) for one in (pos, neg))
+    thresholds = np.unique(np.concatenate(list(picks)))[::-1]
+    return thresholds, len(pos) - pos.rough_below(thresholds), len(neg) - neg.rough_below(thresholds)
+
+
+def _suspicious(pos: OrderedScores, neg: OrderedScores, noise: LabelNoise) -> tuple[Mapping[str, Any], ...]:
+    """Suspicion falls with the score of a positive and rises with that of a negative: the ends hold the worst."""
+    low = pos.many(np.arange(min(MOST_SUSPICIOUS, len(pos))))
+    high = neg.many(np.arange(max(0, len(neg) - MOST_SUSPICIOUS), len(neg)))
+    scores = np.concatenate([low, high])
+    positive = np.arange(len(scores)) < len(low)
+    suspicion = noise.suspicion(scores, positive)
+    worst = np.argsort(-suspicion, kind="stable")[:MOST_SUSPICIOUS]
+    return tuple(
+        {
+            "label": "positive" if positive[row] else "negative",
+            "score": float(scores[row]),
+            "suspicion": float(suspicion[row]),
+        }
+        for row in worst
+    )
+
+
+def _plain(values: npt.NDArray[Any]) -> tuple[float, ...]:
+    return tuple(float(value) for value in values)

@@ -1,0 +1,51 @@
+"""The progress bar of a fit."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from tqdm.auto import tqdm
+
+from bspauc_spark.results.history import Round
+
+
+class ProgressBar:
+    """Shows the rounds as they end; where it cannot be written, it is not, and the fit goes on."""
+
+    def __init__(self, rounds: int, shown: bool) -> None:
+        self._bar: Any = None
+        if shown:
+            with self._trying():
+                self._bar = tqdm(total=rounds, desc="BSPAUC", unit="round")
+
+    def show(self, row: Round) -> None:
+        """Another round."""
+        if self._bar is None:
+            return
+        with self._trying():
+            self._bar.set_postfix_str(
+                f"AUC {row.train_auc:.4f}"
+                + (f", validation {row.validation_auc:.4f}" if np.isfinite(row.validation_auc) else "")
+                + f", kept {row.positive_fraction:.0%} + {row.negative_fraction:.0%} -"
+            )
+            self._bar.update()
+
+    def close(self) -> None:
+        """No more rounds."""
+        if self._bar is not None:
+            with self._trying():
+                self._bar.close()
+
+    @contextlib.contextmanager
+    def _trying(self) -> Iterator[None]:
+        try:
+            yield
+        # A terminal that is gone, a full disk behind it, none at all, or one that lacks a character.
+        except (OSError, ValueError, AttributeError):
+            if self._bar is not None:
+                # Its own end would write too.
+                self._bar.disable = True
+            self._bar = None

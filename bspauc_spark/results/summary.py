@@ -1,0 +1,93 @@
+"""What a fit did: its rounds as a table and a picture, and the data it saw."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from bspauc_spark.errors import MalformedError
+from bspauc_spark.results.diagnostics import Diagnostics
+from bspauc_spark.results.history import Round
+from bspauc_spark.rows.storage import on_disk
+from bspauc_spark.schema import many, mapping, maybe, plain, real, record, text, whole
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class TrainingSummary:
+    """The rounds of a fit, which of them gave the model, and how many rows of each kind there were."""
+
+    rounds: tuple[Round, ...]
+    best_round: int
+    counts: Mapping[str, int]
+    diagnostics: Diagnostics | None = None
+    """What the final scores look like."""
+    about: Mapping[str, Any] = field(default_factory=dict)
+    """Params, data and versions of the fit."""
+
+    @property
+    def history(self) -> pd.DataFrame:
+        """A row a round."""
+        return pd.DataFrame([asdict(row) for row in self.rounds], columns=[f.name for f in fields(Round)])
+
+    def plot(self) -> Figure:
+        """AUC, kept fractions, λ and the objective over the rounds."""
+        from bspauc_spark.results.plots import plot_history
+
+        return plot_history(self.history, self.best_round)
+
+    def report(self, path: str | Path, audited: pd.DataFrame | None = None) -> Path:
+        """Write a page in HTML about the fit, whole in itself; its path.
+
+        ``audited`` are the first rows of ``model.audit(df).orderBy("suspicion", ascending=False)`` as pandas, to be
+        shown with all their columns; without them the page lists scores and labels only.
+        """
+        from bspauc_spark.results.report import write_report
+
+        return write_report(self, on_disk(path), audited)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON, which has no NaN."""
+        return {
+            "rounds": [row.to_dict() for row in self.rounds],
+            "best_round": self.best_round,
+            "counts": dict(self.counts),
+            "diagnostics": self.diagnostics.to_dict() if self.diagnostics else None,
+            "about": dict(self.about),
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], where: str = "summary") -> TrainingSummary:
+        """The inverse of ``to_dict``; ``MalformedError`` names the place ``where`` something is wrong."""
+        summary = cls(**_STORED(values, where))
+        if summary.best_round > len(summary.rounds):
+            raise MalformedError(f"{where}.best_round is {summary.best_round} of {len(summary.rounds)} rounds")
+        return summary
+
+
+def _about(value: Any, where: str) -> dict[str, Any]:
+    # Models of the first version have none.
+    described: dict[str, Any] = _ABOUT(value, where) if value else {}
+    return described
+
+
+_ABOUT = record(
+    {
+        "started": text(),
+        "seconds": real(0.0),
+        "workers": whole(),
+        "params": mapping(plain),
+        "data": mapping(plain),
+        "versions": mapping(text()),
+    }
+)
+_STORED = record(
+    {"rounds": many(Round.from_dict, least=1), "best_round": whole(1), "counts": mapping(whole())},
+    optional={"diagnostics": maybe(Diagnostics.from_dict), "about": _about},
+)

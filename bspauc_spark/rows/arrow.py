@@ -1,0 +1,158 @@
+"""Features as Spark hands them to Python in Arrow batches → checked float32 rows, without a loop over rows.
+
+Staging tasks import this module, so it does without torch, which takes seconds to load.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from bspauc_spark.arrays import Float32Array, IntArray
+
+MALFORMED = "whose indices are not one for each value, ascending, from 0 to size - 1"
+
+BoolArray: TypeAlias = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class CheckedFeatures(ABC):
+    """Rows of one batch and what is wrong with each of them."""
+
+    is_null: BoolArray
+    wrong_size: BoolArray
+    bad_value: BoolArray
+    bad_index: BoolArray
+    sizes: IntArray
+
+    @property
+    def good(self) -> BoolArray:
+        """Rows with nothing wrong."""
+        return ~(self.is_null | self.wrong_size | self.bad_value | self.bad_index)
+
+    @property
+    def problem(self) -> str | None:
+        """What is wrong with how many rows; nothing if all are good."""
+        for wrong, text in (
+            (self.is_null, "null"),
+            (self.wrong_size, f"of another size ({', '.join(map(str, np.unique(self.sizes[self.wrong_size])[:5]))})"),
+            (self.bad_value, "NaN, infinite or too large"),
+            (self.bad_index, f"sparse vectors {MALFORMED}"),
+        ):
+            if wrong.any():
+                return f"{int(wrong.sum()):,} of {len(wrong):,} rows of a batch are {text}"
+        return None
+
+    @abstractmethod
+    def arrow(self, index: IntArray) -> pa.RecordBatch:
+        """The rows at ``index`` as a shard holds them."""
+
+
+@dataclass(frozen=True)
+class DenseFeatures(CheckedFeatures):
+    """Rows as a matrix; those that are null or of another size are left out."""
+
+    matrix: Float32Array
+
+    @classmethod
+    def of(cls, features: pa.Array, num_features: int) -> DenseFeatures:
+        """Check a ``list<float>`` column and lay it out as rows of ``num_features`` values."""
+        is_null = features.is_null().to_numpy(zero_copy_only=False)
+        sizes = features.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+        wrong_size = (sizes != num_features) & ~is_null
+        # x + 0 turns −0 into 0, so that equal rows are equal bit by bit.
+        values = _floats(features.flatten()) + np.float32(0)
+        right = ~(is_null | wrong_size)
+        matrix = (values if right.all() else values[np.repeat(right, sizes)]).reshape(-1, num_features)
+        bad_value = np.zeros(len(features), dtype=bool)
+        bad_value[right] = ~np.isfinite(matrix).all(axis=1)
+        return cls(is_null, wrong_size, bad_value, np.zeros(len(features), dtype=bool), sizes, matrix)
+
+    def arrow(self, index: IntArray) -> pa.RecordBatch:
+        places = np.cumsum(~(self.is_null | self.wrong_size)) - 1
+        chosen = self.matrix if len(index) == len(self.matrix) else self.matrix[places[index]]
+        column = pa.FixedSizeListArray.from_arrays(pa.array(chosen.reshape(-1)), self.matrix.shape[1])
+        return pa.RecordBatch.from_arrays([column], names=["features"])
+
+
+@dataclass(frozen=True)
+class SparseFeatures(CheckedFeatures):
+    """Rows in compressed form: row ``i`` holds what lies between ``pointers[i]`` and ``pointers[i + 1]``."""
+
+    pointers: npt.NDArray[np.int32]
+    columns: npt.NDArray[np.int32]
+    values: Float32Array
+
+    @classmethod
+    def of(cls, features: pa.Array, num_features: int) -> SparseFeatures:
+        """Check a vector's struct column (or ``list<float>``) and drop what is zero."""
+        is_null = features.is_null().to_numpy(zero_copy_only=False)
+        is_struct = pa.types.is_struct(features.type)
+        lists = features.field("values") if is_struct else features
+        lengths = lists.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+        values = _floats(lists.flatten()) + np.float32(0)
+        sizes, bad_index = lengths, np.zeros(len(lengths), dtype=bool)
+        if is_struct:
+            given = features.field("size")
+            sparse = given.is_valid().to_numpy(zero_copy_only=False)
+            sizes = np.where(sparse, given.fill_null(0).to_numpy(zero_copy_only=False), lengths)
+            # Nobody has looked at them before: Spark hands the fields of a vector over as a file holds them.
+            indices, counted = _indices(features.field("indices"))
+            bad_index = (lists.is_null().to_numpy(zero_copy_only=False) | (counted != sparse * lengths)) & ~is_null
+            fits = sparse & ~bad_index
+            columns = indices if fits.all() else _places(lengths)
+            if columns is not indices:
+                columns[np.repeat(fits, lengths)] = indices[np.repeat(fits, counted)]
+        else:
+            columns = _places(lengths)
+        wrong_size = (sizes != num_features) & ~is_null
+        row_of = np.repeat(np.arange(len(lengths)), lengths)
+        bad_value = np.zeros(len(lengths), dtype=bool)
+        bad_value[row_of[~np.isfinite(values)]] = True
+        misplaced = np.zeros(len(values), dtype=bool)
+        np.less_equal(columns[1:], columns[:-1], out=misplaced[1:])
+        misplaced[(np.cumsum(lengths) - lengths)[lengths > 0]] = False
+        # As an unsigned number a negative one is larger than any size.
+        misplaced |= columns.view(np.uint32) >= num_features
+        bad_index[row_of[misplaced]] = True
+        bad_index &= ~wrong_size
+        keep = (values != 0) & ~wrong_size[row_of]
+        counts = np.bincount(row_of[keep], minlength=len(lengths))
+        pointers = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
+        return cls(is_null, wrong_size, bad_value, bad_index, sizes, pointers, columns[keep], values[keep])
+
+    def arrow(self, index: IntArray) -> pa.RecordBatch:
+        pointers = pa.array(self.pointers)
+        lists = [pa.ListArray.from_arrays(pointers, pa.array(part)) for part in (self.columns, self.values)]
+        batch = pa.RecordBatch.from_arrays(lists, names=["indices", "values"])
+        return batch if len(index) == batch.num_rows else batch.take(pa.array(index))
+
+
+def checked_features(features: pa.Array, num_features: int, sparse: bool) -> CheckedFeatures:
+    """Check a features column and lay it out dense or sparse."""
+    return (SparseFeatures if sparse else DenseFeatures).of(features, num_features)
+
+
+def _places(lengths: IntArray) -> npt.NDArray[np.int32]:
+    """Where the values of dense vectors stand: 0, 1, 2, … in each row."""
+    return (np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)).astype(np.int32)
+
+
+def _indices(lists: pa.Array) -> tuple[npt.NDArray[np.int32], IntArray]:
+    """The indices of all rows, and how many each row has; null ones become negative, which the checks find."""
+    counted = lists.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    return lists.flatten().fill_null(-1).to_numpy(zero_copy_only=False), counted
+
+
+def _floats(values: pa.Array) -> Float32Array:
+    """Float32 values; nulls become NaN, values beyond float32 become infinite, and both are found by the checks."""
+    if values.null_count:
+        values = values.fill_null(float("nan"))
+    with np.errstate(over="ignore"):
+        floats: Float32Array = values.to_numpy(zero_copy_only=False).astype(np.float32, copy=False)
+    return floats

@@ -1,0 +1,105 @@
+"""The staged rows of a fit: Arrow files per class, which workers map."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from bspauc_spark import liveness
+from bspauc_spark.arrays import Float32Array, IntArray
+from bspauc_spark.errors import StagingError
+from bspauc_spark.rows.kinds import ShardFile
+from bspauc_spark.rows.rows import Batch, DenseRows, Rows, SparseRows, concat
+from bspauc_spark.rows.storage import folder, reason
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Arrow files of a fit: their folder, the files by kind in reading order, and the shape of a row."""
+
+    directory: str
+    files: Mapping[str, tuple[ShardFile, ...]]
+    num_features: int
+    sparse: bool
+
+    def open(self, rank: int = 0, size: int = 1) -> dict[str, Rows]:
+        """A rank's equal share of every kind of rows, mapped; kinds without any rows at all are left out."""
+        shares = {}
+        for kind, files in self.files.items():
+            if files:
+                total = sum(file.rows for file in files)
+                shares[kind] = self._rows(files, rank * total // size, (rank + 1) * total // size)
+        return shares
+
+    def counts(self) -> dict[str, int]:
+        """How many rows of every kind there are; kinds without any are left out."""
+        return {kind: sum(file.rows for file in files) for kind, files in self.files.items() if files}
+
+    def take(self, kind: str, index: IntArray) -> Batch:
+        """The rows of a kind at ``index``, one at least, in ascending order.
+
+        For few rows of many: only files that hold any of them are opened, one at a time, and let go of before the next.
+        """
+        files = self.files[kind]
+        starts = np.concatenate(([0], np.cumsum([file.rows for file in files], dtype=np.int64)))
+        places = pairwise(np.searchsorted(index, starts))
+        return concat(
+            *(
+                self._rows([file], 0, file.rows).take(index[first:last] - start)
+                for file, start, (first, last) in zip(files, starts[:-1], places, strict=True)
+                if last > first
+            )
+        )
+
+    def _rows(self, files: Sequence[ShardFile], start: int, stop: int) -> Rows:
+        """The rows ``start … stop − 1`` of these files; the others are not looked at.
+
+        Files of an object store are copied to this machine's disk, and only as long as it takes to map them.
+        """
+        ends = np.cumsum([file.rows for file in files])
+        first, last = np.searchsorted(ends, [start, stop], side="right")
+        needed = files[first : last + 1] if stop > start else ()
+        before = int(ends[first - 1]) if first else 0
+        source = folder(self.directory)
+        try:
+            with source.nearby([file.name for file in needed]) as near:
+                batches = [batch for file in needed for batch in _mapped_batches(near, file)]
+        except OSError as error:
+            raise StagingError(f"staged rows in {source} cannot be read: {reason(error)}. Fit again.") from error
+        if self.sparse:
+            rows: Rows = SparseRows([_sparse_part(batch) for batch in batches], self.num_features)
+        else:
+            rows = DenseRows([_dense_part(batch, self.num_features) for batch in batches], self.num_features)
+        return rows.window(start - before, stop - before) if needed else rows
+
+
+def _mapped_batches(directory: Path, file: ShardFile) -> list[pa.RecordBatch]:
+    """The rows of a shard, mapped, whose bytes are still those that were written."""
+    liveness.beat()
+    with pa.memory_map(str(directory / file.name)) as source:
+        if zlib.crc32(source.read_buffer()) != file.checksum:
+            raise StagingError(
+                f"the staged rows in {file.name} are damaged: their checksum is not that of what was written. Fit "
+                "again, and look to the storage behind stagingDir."
+            )
+        source.seek(0)
+        reader = pa.ipc.open_file(source)
+        return [reader.get_batch(i) for i in range(reader.num_record_batches)]
+
+
+def _dense_part(batch: pa.RecordBatch, num_features: int) -> Float32Array:
+    flat: Float32Array = batch.column("features").flatten().to_numpy(zero_copy_only=True)
+    return flat.reshape(-1, num_features)
+
+
+def _sparse_part(batch: pa.RecordBatch) -> tuple[IntArray, npt.NDArray[np.int32], Float32Array]:
+    indices, values = batch.column("indices"), batch.column("values")
+    pointers = indices.offsets.to_numpy().astype(np.int64)
+    return pointers, indices.values.to_numpy(zero_copy_only=True), values.values.to_numpy(zero_copy_only=True)

@@ -1,0 +1,274 @@
+"""From scores to probabilities: that a label is positive, and that it is wrong.
+
+The share of positive *labels* along the score, ``η̃(s)``, does not fall to 0 at the low end nor rise to 1 at
+the high end when labels are wrong. With ``e0 = P(label + | truth −)`` and ``e1 = P(label − | truth +)``
+
+    ``η̃(s) = e0 + (1 − e0 − e1) η(s)``,   ``η(s) = P(truth + | s)``,
+
+so the levels of ``η̃`` at its two ends estimate ``e0`` and ``e1``; from these follow the wrong share of either
+labelled class, which sets the automatic pace, and the audit's ``suspicion``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from bspauc_spark.arrays import FloatArray
+from bspauc_spark.errors import MalformedError
+from bspauc_spark.schema import many, real, record
+from bspauc_spark.statistics import OrderedScores, ScoreArray
+from bspauc_spark.statistics.binned import exact_on_bins
+
+BINS_PER_CLASS = 256
+"""Quantiles of each class that cut the score axis into bins."""
+
+END_SHARE = 0.1
+"""Share of a class, at its own end of the score order, whose labels bound the opposite noise rate."""
+
+END_ROWS = 20
+"""Fewest rows of a class that make an end."""
+
+
+@dataclass(frozen=True)
+class LabelNoise:
+    """What a score says about a label. Made by :func:`estimate_label_noise`.
+
+    Attributes
+    ----------
+    knots, values : tuple of float
+        Isotonic share of positive labels: ``values`` at the scores ``knots``, linear between them.
+    slope, intercept : float
+        ``η(s) = σ(slope · s + intercept)``: the probability that the *truth* is positive. It is strictly
+        increasing, so that it ranks inside the flat ends of the isotonic fit.
+    e0, e1 : float
+        Estimated rates at which true negatives are labelled positive, and true positives negative.
+    positive_share : float
+        Share of positive labels, ``π̃``.
+    rate_floor : tuple of float
+        Smallest ``e0`` and ``e1`` used in :meth:`suspicion`: half a row, so that clean data are ranked too.
+    """
+
+    knots: tuple[float, ...]
+    values: tuple[float, ...]
+    slope: float
+    intercept: float
+    e0: float
+    e1: float
+    positive_share: float
+    rate_floor: tuple[float, float]
+
+    def probability(self, scores: ArrayLike) -> FloatArray:
+        """P(the label is positive | score), calibrated to the observed labels, non-decreasing in the score."""
+        return np.interp(np.asarray(scores, dtype=np.float64), self.knots, self.values)
+
+    def suspicion(self, scores: ArrayLike, is_positive_label: ArrayLike) -> FloatArray:
+        """P(the label is wrong | score, label).
+
+        ``(1 − η) e0 / η̃`` for a positive label, ``η e1 / (1 − η̃)`` for a negative one.
+        """
+        logit = self.slope * np.asarray(scores, dtype=np.float64) + self.intercept
+        e0, e1 = max(self.e0, self.rate_floor[0]), max(self.e1, self.rate_floor[1])
+        positive = np.asarray(is_positive_label, dtype=bool)
+        # Bayes' odds of "right" against "wrong", in logs: far scores keep their order
+        right_odds = np.where(positive, logit + math.log((1 - e1) / e0), math.log((1 - e0) / e1) - logit)
+        return _sigmoid(-right_odds)
+
+    @property
+    def wrong_shares(self) -> tuple[float, float]:
+        """Estimated shares of labelled positives and of labelled negatives whose label is wrong.
+
+        ``(1 − π) e0 / π̃`` and ``π e1 / (1 − π̃)``, with ``π = (π̃ − e0) / (1 − e0 − e1)`` true positives.
+        """
+        identified = 1 - self.e0 - self.e1
+        if identified <= 1e-9:
+            return 0.0, 0.0
+        pi = min(max((self.positive_share - self.e0) / identified, 0.0), 1.0)
+        return (
+            min((1 - pi) * self.e0 / self.positive_share, 1.0),
+            min(pi * self.e1 / (1 - self.positive_share), 1.0),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers and lists, ready for JSON."""
+        return {
+            "knots": list(self.knots),
+            "values": list(self.values),
+            "slope": self.slope,
+            "intercept": self.intercept,
+            "e0": self.e0,
+            "e1": self.e1,
+            "positive_share": self.positive_share,
+            "rate_floor": list(self.rate_floor),
+        }
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any], where: str = "calibration") -> LabelNoise:
+        """The inverse of :meth:`to_dict`; ``MalformedError`` names the place ``where`` something is wrong."""
+        found = cls(**_STORED(stored, where))
+        if len(found.knots) != len(found.values):
+            raise MalformedError(f"{where} has {len(found.knots):,} knots and {len(found.values):,} values")
+        if list(found.knots) != sorted(found.knots) or list(found.values) != sorted(found.values):
+            raise MalformedError(f"{where} does not rise from knot to knot")
+        return found
+
+
+# Open at 1, as 1 − e0 and 1 − e1 are divided and taken the logarithm of; the floor is above 0 for the same reason.
+_ALMOST_ONE = math.nextafter(1.0, 0.0)
+_STORED = record(
+    {
+        "knots": many(real(), least=1),
+        "values": many(real(0.0, 1.0), least=1),
+        "slope": real(),
+        "intercept": real(),
+        "e0": real(0.0, _ALMOST_ONE),
+        "e1": real(0.0, _ALMOST_ONE),
+        "positive_share": real(0.0, _ALMOST_ONE, above=0.0),
+        "rate_floor": many(real(0.0, _ALMOST_ONE, above=0.0), 2, 2),
+    }
+)
+
+
+def estimate_label_noise(pos: OrderedScores, neg: OrderedScores) -> LabelNoise:
+    """Calibrate scores on the labels that came with them.
+
+    Bins between class quantiles keep it linear in the number of rows. The share of positives at the low end and
+    of negatives at the high end bound ``e0`` and ``e1``, since ``η̃ ≥ e0`` and ``1 − η̃ ≥ e1`` everywhere. Within
+    these bounds a four-parameter logistic curve, ``e0 + (1 − e0 − e1) σ(a s + b)``, takes as much noise as the
+    labels show, with a penalty on either rate: an end that the scores do not reach counts as free of noise.
+
+    Parameters
+    ----------
+    pos, neg
+        Scores of the rows labelled positive and negative.
+    """
+    center, p_count, n_count = _bins(pos, neg)
+    total = p_count + n_count
+    cap0 = _end_level(n_count, p_count)
+    cap1 = _end_level(p_count[::-1], n_count[::-1])
+    excess = max((cap0 + cap1) / 0.99, 1.0)  # scores that do not rank: the curve must still rise
+    slope, intercept, e0, e1 = _fit_logistic(center, p_count, n_count, cap0 / excess, cap1 / excess)
+
+    # one pseudo-row per bin, split as the curve says, keeps probabilities off 0 and 1 where a bin is small
+    curve = e0 + (1 - e0 - e1) * _sigmoid(slope * center + intercept)
+    values = _isotonic((p_count + curve) / (total + 1), total + 1)
+    kept = np.ones(values.size, dtype=bool)
+    kept[1:-1] = (values[1:-1] != values[:-2]) | (values[1:-1] != values[2:])
+    return LabelNoise(
+        knots=tuple(center[kept].tolist()),
+        values=tuple(values[kept].tolist()),
+        slope=slope,
+        intercept=intercept,
+        e0=e0,
+        e1=e1,
+        positive_share=len(pos) / (len(pos) + len(neg)),
+        rate_floor=(0.5 / (len(neg) + 1), 0.5 / (len(pos) + 1)),
+    )
+
+
+@exact_on_bins
+def _bins(pos: OrderedScores, neg: OrderedScores) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Mean score, positives and negatives of each bin; equal scores never part."""
+    cuts = np.unique(np.concatenate([_quantiles(pos), _quantiles(neg)]))
+    p_edge, n_edge = (np.concatenate([[0], scores.counts_at_most(cuts)]) for scores in (pos, neg))
+    p_count, n_count = np.diff(p_edge), np.diff(n_edge)
+    sums = pos.segment_sums(p_edge) + neg.segment_sums(n_edge)
+    return sums / np.maximum(p_count + n_count, 1), p_count.astype(np.float64), n_count.astype(np.float64)
+
+
+def _quantiles(scores: OrderedScores) -> ScoreArray:
+    count = min(BINS_PER_CLASS, len(scores))
+    return scores.many(np.arange(1, count + 1) * len(scores) // count - 1)
+
+
+def _isotonic(shares: FloatArray, weights: FloatArray) -> FloatArray:
+    """Non-decreasing least-squares fit, by pooling adjacent violators."""
+    blocks: list[tuple[float, float, int]] = []
+    for share, weight in zip(shares.tolist(), weights.tolist(), strict=True):
+        block = (share, weight, 1)
+        while blocks and blocks[-1][0] >= block[0]:
+            other, other_weight, length = blocks.pop()
+            pooled = other_weight + block[1]
+            block = ((other * other_weight + block[0] * block[1]) / pooled, pooled, length + block[2])
+        blocks.append(block)
+    return np.repeat([block[0] for block in blocks], [block[2] for block in blocks])
+
+
+def _end_level(own: FloatArray, other: FloatArray) -> float:
+    """Share of ``other`` in the first bins that hold ``END_SHARE`` of ``own``, and a standard error."""
+    wanted = min(max(END_SHARE * own.sum(), END_ROWS), own.sum())
+    bins = int(np.searchsorted(np.cumsum(own), wanted)) + 1
+    rows = float(own[:bins].sum() + other[:bins].sum()) + 1
+    share = (float(other[:bins].sum()) + 0.5) / rows
+    return share + math.sqrt(share * (1 - share) / rows)
+
+
+def _fit_logistic(
+    center: FloatArray, p_count: FloatArray, n_count: FloatArray, cap0: float, cap1: float
+) -> tuple[float, float, float, float]:
+    """``a, b, e0, e1`` of the most likely ``e0 + (1 − e0 − e1) σ(a s + b)`` with ``e0 ≤ cap0``, ``e1 ≤ cap1``.
+
+    Fisher scoring with Levenberg damping over ``(log a, b, logit e0/cap0, logit e1/cap1)``, from little noise
+    and from much, on scores standardised with both classes counted alike.
+    """
+    total = p_count + n_count
+    balanced = p_count / p_count.sum() + n_count / n_count.sum()
+    middle = float(balanced @ center / 2)
+    spread = math.sqrt(float(balanced @ (center - middle) ** 2 / 2)) or 1.0
+    z = (center - middle) / spread
+    penalty = 0.5 * math.log(total.sum())
+
+    def model(theta: FloatArray) -> tuple[float, FloatArray, FloatArray]:
+        slope = math.exp(theta[0])
+        rates = _sigmoid(theta[2:])
+        low, high = cap0 * float(rates[0]), 1 - cap1 * float(rates[1])
+        g = _sigmoid(slope * z + theta[1])
+        q = np.clip(low + (high - low) * g, 1e-12, 1 - 1e-12)
+        bend = (high - low) * g * (1 - g)
+        d_rates = rates * (1 - rates)
+        jacobian = np.stack([bend * slope * z, bend, (1 - g) * cap0 * d_rates[0], -g * cap1 * d_rates[1]])
+        # priors: either rate costs up to `penalty`; log a ~ N(1, 2²) and b ~ N(0, 10²) hold on separated scores
+        loss = -(p_count @ np.log(q) + n_count @ np.log1p(-q)) + penalty * rates.sum()
+        loss += (theta[0] - 1) ** 2 / 8 + theta[1] ** 2 / 200
+        gradient = jacobian @ ((total * q - p_count) / (q * (1 - q)))
+        gradient[2:] += penalty * d_rates
+        gradient[:2] += [(theta[0] - 1) / 4, theta[1] / 100]
+        fisher = (jacobian * (total / (q * (1 - q)))) @ jacobian.T + np.diag([0.25, 0.01, 1e-3, 1e-3])
+        return float(loss), gradient, fisher
+
+    base = math.log(p_count.sum() / n_count.sum())
+    best: tuple[float, FloatArray] = (math.inf, np.zeros(4))
+    for start in (-3.0, 1.0):
+        theta = np.array([1.0, base, start, start])
+        loss, gradient, fisher = model(theta)
+        damping = 1e-3
+        for _ in range(100):
+            step = np.linalg.solve(fisher + damping * np.diag(np.diag(fisher)), -gradient)
+            trial = theta + np.clip(step, -2, 2)
+            trial = np.clip(trial, [-3, -60, -12, -12], [6, 60, 12, 12])
+            new_loss, new_gradient, new_fisher = model(trial)
+            if new_loss < loss:
+                gain = loss - new_loss
+                theta, loss, gradient, fisher = trial, new_loss, new_gradient, new_fisher
+                damping = max(damping / 5, 1e-9)
+                if gain < 1e-9 * (1 + abs(loss)):
+                    break
+            else:
+                damping *= 10
+                if damping > 1e9:
+                    break
+        if loss < best[0]:
+            best = (loss, theta)
+    log_a, b, t0, t1 = best[1].tolist()
+    a = math.exp(log_a) / spread
+    e0, e1 = cap0 * _sigmoid(np.array(t0)), cap1 * _sigmoid(np.array(t1))
+    return a, b - a * middle, float(e0), float(e1)
+
+
+def _sigmoid(x: FloatArray) -> FloatArray:
+    return 0.5 * (1 + np.tanh(0.5 * x))

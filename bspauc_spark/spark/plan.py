@@ -1,0 +1,116 @@
+"""What the Params of a fit ask for, as the plain values that the algorithm and the workers take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from bspauc_spark.cluster import preflight
+from bspauc_spark.rows.columns import Columns
+from bspauc_spark.rows.kinds import NEGATIVES, POSITIVES
+from bspauc_spark.rows.rows import Rows
+from bspauc_spark.rows.shards import Shards
+from bspauc_spark.selection.pace import AutomaticPace, ExplicitPace, FractionPace, Pace
+from bspauc_spark.spark.accessors import Accessors
+from bspauc_spark.spark.params import optional
+from bspauc_spark.theta.median import even_sample, median_distance, median_width
+from bspauc_spark.theta.networks import NetworkSpec
+from bspauc_spark.theta.optimizers import TrainingSettings
+
+T = TypeVar("T")
+
+# Few rows would be learned by heart, wrong labels included, unless θ decays faster; much faster, and it shrinks to
+# nothing (docs/defaults.md).
+_LEAST_DECAY, _LARGEST_DECAY, _DECAY_ROWS = 0.3, 5.0, 6_000
+
+
+def columns(params: Accessors) -> Columns:
+    """The columns to learn from."""
+    return Columns(
+        params.getFeaturesCol(),
+        params.getLabelCol(),
+        optional(params, "validationIndicatorCol"),
+        params.getPositiveLabel(),
+        not params.isSet("positiveLabel"),
+    )
+
+
+def network(
+    params: Accessors,
+    num_features: int,
+    rows: Callable[[], Mapping[str, Rows]],
+    median: Callable[[], float] | None = None,
+) -> NetworkSpec:
+    """What is to be learned; ``rows`` gives the rows, ``median`` their median distance if it can do without all."""
+    kind = params.getNetwork()
+    if kind != "kernel":
+        layers = tuple(params.getHiddenLayers()) if kind == "mlp" else ()
+        preflight.check_weights(num_features, layers, rows)
+        return NetworkSpec(kind, num_features, layers)
+    count, width = params.getNumRandomFeatures(), params.getKernelWidth()
+    preflight.check_frequencies(num_features, count)
+    if isinstance(width, str):
+        width = median_width(_training(rows())) if median is None else median()
+    # RandomState takes 32 bits.
+    return NetworkSpec(kind, num_features, (), count, width, params.getSeed() % 2**32)
+
+
+def staged_median(shards: Shards) -> float:
+    """``median_width`` of staged rows: of all files, which may be far away, few hold a row of the sample."""
+    return median_distance(
+        [shards.take(kind, index) for kind, index in even_sample(_training(shards.counts())).items()]
+    )
+
+
+def _training(by_kind: Mapping[str, T]) -> dict[str, T]:
+    return {kind: one for kind, one in by_kind.items() if kind in (POSITIVES, NEGATIVES)}
+
+
+def decay(params: Accessors, counts: Mapping[str, int]) -> float:
+    """``regParam``, or what stands for it where it is not set."""
+    if params.isDefined("regParam"):
+        return params.getRegParam()
+    if params.getNetwork() != "mlp" or params.getOptimizer() != "adamw":
+        return _LEAST_DECAY
+    wanted = _DECAY_ROWS / (counts[POSITIVES] + counts[NEGATIVES])
+    return min(max(wanted, _LEAST_DECAY), _LARGEST_DECAY)
+
+
+def settings(params: Accessors, tau: float) -> TrainingSettings:
+    """How a θ block is trained, with the decay ``tau``."""
+    return TrainingSettings(
+        optimizer=params.getOptimizer(),
+        learning_rate=params.getLearningRate(),
+        batch_size=params.getBatchSize(),
+        steps=params.getStepsPerRound(),
+        tau=tau,
+        pairing=params.getPairing(),
+        averaging=params.getAveraging(),
+        seed=params.getSeed() % 2**64,
+        pretrain_steps=params.getPretrainSteps(),
+        pretrain_fraction=params.getPretrainFraction(),
+        features_per_step=params.getFeaturesPerStep(),
+        exact_rows=params.getExactRows(),
+        mixed_precision=params.getMixedPrecision(),
+    )
+
+
+def pace(params: Accessors) -> Pace | None:
+    """How λ rises; None where every row counts from the start."""
+    if not params.getSelfPaced():
+        return None
+    mu, first, last = (optional(params, name) for name in ("mu", "paceStart", "paceEnd"))
+    if params.getPaceSchedule() == "fraction":
+        if last is None and mu is None:
+            return AutomaticPace(first, params.getRounds(), params.getNu())
+        last = 1.0 if last is None else last
+        return FractionPace(min(first or 0.5, last), last, params.getRounds(), params.getNu(), mu)
+    largest = params.getLambdaMax()
+    return ExplicitPace(
+        first=optional(params, "lambdaInit"),
+        largest=largest,
+        rounds=params.getRounds(),
+        growth=params.getLambdaGrowth() if params.getPaceSchedule() == "geometric" else None,
+        mu=params.getNu() * largest if mu is None else mu,
+        fraction=first or 0.5,
+    )

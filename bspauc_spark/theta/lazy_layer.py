@@ -1,0 +1,175 @@
+"""The first layer's weights for sparse rows: a table of which a step reads and moves only the rows it names."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bspauc_spark.rows.rows import SparseBatch
+from bspauc_spark.theta.networks import FirstLayer, sums
+
+_BETAS = (0.9, 0.999)
+# Logarithms: products must stay well above the smallest float64, terms of one sum within its precision.
+_LEAST_LOG, _LEAST_RATIO = -200.0, -12.0
+# A pass over the whole table works on this many of its rows at a time.
+_CHUNK = 1 << 16
+
+
+class LazyLayer:
+    """Weights with a row for each feature, their moving average and their optimizer's moments.
+
+    A batch names few of many features, so a step moves the rows of those alone. What happens to every weight in every
+    step, decay and averaging, is made up for when a row is next named, and at the end of a block: with ``"sgd"`` the
+    result is that of steps of the whole table. Adam's moments have a clock in every row, which counts the steps that
+    named it, and ``"adam"`` adds τΩ's gradient in those.
+    """
+
+    def __init__(
+        self,
+        layer: FirstLayer,
+        average: FirstLayer,
+        *,
+        optimizer: str,
+        tau: float,
+        averaging: float,
+        epsilon: float,
+    ) -> None:
+        self._layer = layer
+        self._optimizer, self._tau, self._averaging, self._epsilon = optimizer, tau, averaging, epsilon
+        self._weight = weight = layer.weight.detach()
+        self._average = average.weight.detach() if average is not layer else None
+        self.moments: dict[str, Tensor] = {}
+        """What the optimizer remembers, by name."""
+        if optimizer != "sgd":
+            self.moments = {
+                "first": torch.zeros_like(weight),
+                "second": torch.zeros_like(weight),
+                "times": torch.zeros(len(weight), 1, device=weight.device),
+            }
+        # The step of this era up to which a row has been decayed. Its average lacks that step still.
+        self._last = torch.zeros(len(self._weight), dtype=torch.int64, device=weight.device)
+
+    def begin(self, rate: float, steps: int, steps_done: int) -> None:
+        """Get ready for ``steps`` steps at this learning rate, after ``steps_done`` earlier ones."""
+        self._rate, self._steps, self._steps_done = rate, steps, steps_done
+        shrink = 1 - rate * self._tau if self._optimizer != "adam" else 1.0
+        # Powers of it are divided by.
+        self._shrink = shrink or 1e-30
+        self._now = 0
+        self._last.zero_()
+        # Step i averages by d_i: after it, average = d_i · average + (1 − d_i) · weight.
+        decays = [
+            1.0 if self._average is None else average_decay(self._averaging, steps_done + i + 1) for i in range(steps)
+        ]
+        self._era = _steps_within_range(decays, abs(self._shrink))
+        d = torch.tensor(decays[: self._era], dtype=torch.float64).clamp_min(1e-300)
+        kept, powers = d.cumprod(0), self._shrink ** torch.arange(self._era + 1, dtype=torch.float64)
+        gained = ((1 - d) * powers[1:] / kept).cumsum(0)
+        start, device = torch.zeros(2, dtype=torch.float64), self._weight.device
+        # Entry s: before step s, as a row of which ``last`` is s needs them; 0 and 1 are the beginning.
+        self._kept, self._gained = torch.cat([start + 1, kept]).to(device), torch.cat([start, gained]).to(device)
+        self._powers = powers.to(device)
+
+    @torch.no_grad()
+    def multiply(self, batch: SparseBatch) -> SparseBatch:
+        """The batch with its product with the weights, as they would be after the decay that they lack."""
+        batch = self._layer.named(batch)
+        shrink = self._powers.index_select(0, self._now - self._last.index_select(0, batch.indices)).float()
+        product = sums(replace(batch, values=batch.values * shrink), self._weight).requires_grad_()
+        return replace(batch, product=product)
+
+    @staticmethod
+    @torch.no_grad()
+    def gradient(batch: SparseBatch) -> tuple[Tensor, Tensor]:
+        """The rows of the table that a batch named, in ascending order, and their gradient.
+
+        For a batch ``X`` it is ``Xᵀ`` times the gradient of the product: sums over the rows of ``Xᵀ``.
+        """
+        assert batch.product is not None
+        due = batch.product.grad
+        if due is None or not len(batch.indices):
+            return batch.indices[:0], torch.zeros(0, batch.product.shape[1], device=batch.indices.device)
+        names, order = torch.sort(batch.indices, stable=True)
+        named, counts = torch.unique_consecutive(names, return_counts=True)
+        ends = torch.cat([batch.offsets[1:], batch.offsets.new_tensor([len(names)])])
+        owners = torch.repeat_interleave(torch.arange(len(batch), device=names.device), ends - batch.offsets)
+        transposed = SparseBatch(
+            owners.index_select(0, order), batch.values.index_select(0, order), counts.cumsum(0) - counts
+        )
+        return named, sums(transposed, due)
+
+    @torch.no_grad()
+    def step(self, named: Tensor, gradient: Tensor) -> None:
+        """Move the rows ``named``, none of them twice, by their gradient."""
+        if self._now == self._era:
+            self.settle()
+            self.begin(self._rate, self._steps - self._now, self._steps_done + self._now)
+        self._now += 1
+        weight = self._catch_up(named, self._now, self._now)
+        if self._optimizer == "sgd":
+            weight.sub_(gradient, alpha=self._rate)
+        else:
+            if self._optimizer == "adam":
+                gradient = gradient.add(weight, alpha=self._tau)
+            weight.addcdiv_(*self._adam(named, gradient), value=-self._rate)
+        _put(self._weight, named, weight)
+
+    @torch.no_grad()
+    def settle(self) -> None:
+        """Bring every row up to date."""
+        for start in range(0, len(self._weight), _CHUNK):
+            rows = slice(start, start + _CHUNK)
+            _put(self._weight, rows, self._catch_up(rows, self._now, self._now + 1))
+
+    def _catch_up(self, rows: Tensor | slice, step: int, before: int) -> Tensor:
+        """Weights decayed up to ``step``; their average is given what it lacks of the steps ahead of ``before``."""
+        last, weight = _rows(self._last, rows), _rows(self._weight, rows)
+        if self._average is not None:
+            ratio = (self._kept[before] / self._kept[last])[:, None]
+            gain = self._kept[before] * (self._gained[before] - self._gained[last])
+            gain /= self._powers[last]
+            average = _rows(self._average, rows).mul_(ratio.float()).addcmul_(weight, gain.float()[:, None])
+            _put(self._average, rows, average)
+        shrink = self._powers.index_select(0, step - last).float()
+        _put(self._last, rows, torch.full_like(last, step))
+        return weight.mul_(shrink[:, None])
+
+    def _adam(self, named: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        """Adam's step as numerator and denominator, by the clocks of the rows."""
+        times, first, second = (_rows(self.moments[name], named) for name in ("times", "first", "second"))
+        times.add_(1)
+        first.lerp_(gradient, 1 - _BETAS[0])
+        second.mul_(_BETAS[1]).addcmul_(gradient, gradient, value=1 - _BETAS[1])
+        for name, value in (("times", times), ("first", first), ("second", second)):
+            _put(self.moments[name], named, value)
+        scale = (1 - _BETAS[1] ** times).sqrt_().reciprocal_()
+        return first.div_(1 - _BETAS[0] ** times), second.sqrt_().mul_(scale).add_(self._epsilon)
+
+
+def _steps_within_range(decays: list[float], shrink: float) -> int:
+    """The first steps over which products of decays and powers of ``shrink`` can be divided by, and sums subtracted."""
+    d, q = np.cumsum(np.log(np.maximum(decays, 1e-300))), np.log(shrink) * np.arange(1, len(decays) + 1)
+    # The sums' terms have the size of q − d, which rises and then falls: the small ones are lost among the large.
+    fall = q - d - np.maximum(np.maximum.accumulate(q - d), 0.0)
+    return max(1, int(((d > _LEAST_LOG) & (q > _LEAST_LOG) & (fall > _LEAST_RATIO)).sum()))
+
+
+def _rows(table: Tensor, rows: Tensor | slice) -> Tensor:
+    """Those rows: a copy, or a view of a slice."""
+    return table[rows] if isinstance(rows, slice) else table.index_select(0, rows)
+
+
+def _put(table: Tensor, rows: Tensor | slice, values: Tensor) -> None:
+    """Write ``values`` back to those rows; what ``_rows`` viewed is there already."""
+    if not isinstance(rows, slice):
+        table.index_copy_(0, rows.long(), values)
+    elif values.data_ptr() != table[rows].data_ptr():
+        table[rows] = values
+
+
+def average_decay(averaging: float, steps: int) -> float:
+    """The decay of θ's moving average in a step; less in the first ones, so that the initial θ does not linger."""
+    return min(averaging, (1 + steps) / (10 + steps))

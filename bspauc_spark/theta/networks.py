@@ -1,0 +1,340 @@
+"""Networks that give a row of features one score, and scoring in blocks of one fixed size."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bspauc_spark.errors import MalformedError
+from bspauc_spark.rows.rows import Batch, SparseBatch
+from bspauc_spark.schema import many, real, record, text, whole
+
+MOST_LAYERS = 1000
+_SAFE_COLUMNS = 16
+MOST_FREQUENCY_BYTES = 2 << 30
+"""The largest table of a kernel's frequencies."""
+# Features that may have a place each in a table, even if few have weights: a file may declare any number of them.
+_MOST_PLACES, _MOST_PLACES_PER_COLUMN = 1 << 24, 64
+
+
+@dataclass(frozen=True)
+class NetworkSpec:
+    """All that is needed to build a network: its kind, the width of its input and of its hidden layers."""
+
+    kind: str
+    num_features: int
+    hidden_layers: tuple[int, ...] = ()
+    random_features: int = 0
+    kernel_width: float = 1.0
+    kernel_seed: int = 0
+
+    def build(self, generator: torch.Generator | None = None, columns: Tensor | None = None) -> ScoringNetwork:
+        """The network, its initial weights drawn from ``generator``; with ``columns`` it sees those features alone."""
+        if self.kind == "kernel":
+            return KernelNetwork(self)
+        return LayeredNetwork(self, generator, columns)
+
+    def shapes(self, columns: int | None = None) -> dict[str, tuple[int, ...]]:
+        """The shape of each part of θ, without building the network; ``columns``: how many features it sees."""
+        if self.kind == "kernel":
+            return {"alpha": (2 * self.random_features, 1)}
+        widths = self.widths
+        shapes: dict[str, tuple[int, ...]] = {
+            "first.weight": (self.num_features if columns is None else columns, widths[0]),
+            "first.bias": (widths[0],),
+        }
+        for number, (given, made) in enumerate(pairwise(widths)):
+            shapes |= {f"rest.{number}.weight": (made, given), f"rest.{number}.bias": (made,)}
+        return shapes
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Outputs of each fully connected layer."""
+        return (*self.hidden_layers, 1) if self.kind == "mlp" else (1,)
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any], where: str = "network") -> NetworkSpec:
+        """From plain values that a file holds; ``MalformedError`` names the place ``where`` something is wrong."""
+        spec = cls(**_STORED(stored, where))
+        if spec.kind == "kernel" and not 0 < spec.random_features * spec.num_features * 4 <= MOST_FREQUENCY_BYTES:
+            raise MalformedError(f"{where}.random_features is 0, or too large for {spec.num_features:,} features")
+        return spec
+
+
+_LAYER = whole(1, 2**31 - 1)
+_STORED = record(
+    {
+        "kind": text("mlp", "linear", "kernel"),
+        "num_features": _LAYER,
+        "hidden_layers": many(_LAYER, most=MOST_LAYERS),
+        "random_features": whole(0, 2**31 - 1),
+        "kernel_width": real(above=0.0),
+        "kernel_seed": whole(0, 2**32 - 1),
+    }
+)
+
+
+def _affine(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """``x W + b``, with the same last bits wherever a row stands in its block.
+
+    For products of 2 to 11 columns MKL sums by the row's place; 16 columns, the others zero, are safe.
+    """
+    width = weight.shape[1]
+    if not 1 < width < _SAFE_COLUMNS:
+        return torch.addmm(bias, rows, weight)
+    missing = (0, _SAFE_COLUMNS - width)
+    return torch.addmm(nn.functional.pad(bias, missing), rows, nn.functional.pad(weight, missing))[:, :width]
+
+
+def sums(rows: SparseBatch, table: Tensor) -> Tensor:
+    """``x T`` for each row ``x``: a sum of the rows of ``table`` that it names."""
+    return nn.functional.embedding_bag(rows.indices, table, rows.offsets, mode="sum", per_sample_weights=rows.values)
+
+
+class FirstLayer(nn.Module):
+    """``x W + b`` for dense and sparse ``x``; sparse rows touch only the rows of ``W`` that they name.
+
+    With ``columns``, in ascending order, ``W`` has a row for each of those features, and the others count for nothing:
+    of ten million hashed features most occur in no row.
+    """
+
+    columns: Tensor | None
+
+    def __init__(self, num_features: int, width: int, columns: Tensor | None = None) -> None:
+        super().__init__()
+        self.num_features = num_features
+        self.weight = nn.Parameter(torch.empty(num_features if columns is None else len(columns), width))
+        self.bias = nn.Parameter(torch.zeros(width))
+        self.register_buffer("columns", columns)
+        self._positions: Tensor | None = None
+
+    def forward(self, rows: Batch) -> Tensor:
+        """Linear map of ``rows``."""
+        if isinstance(rows, SparseBatch):
+            product = rows.product
+            if product is None:
+                product = sums(self.named(rows), self.weight)
+            return product + self.bias
+        if self.columns is not None:
+            rows = rows[:, self.columns]
+        return _affine(rows, self.weight, self.bias)
+
+    def whole(self) -> Tensor:
+        """``W`` with a row for every feature."""
+        if self.columns is None:
+            return self.weight
+        return self.weight.new_zeros(self.num_features, self.weight.shape[1]).index_copy(
+            0, self.columns.long(), self.weight
+        )
+
+    def named(self, rows: SparseBatch) -> SparseBatch:
+        """The same rows, their features numbered as the rows of ``W`` are."""
+        if self.columns is None:
+            return rows
+        if self.num_features > max(_MOST_PLACES, _MOST_PLACES_PER_COLUMN * len(self.columns)):
+            found = torch.searchsorted(self.columns, rows.indices, out_int32=True).clamp_max_(len(self.columns) - 1)
+            known = self.columns.index_select(0, found) == rows.indices
+            return SparseBatch(found, rows.values * known, rows.offsets)
+        if self._positions is None or self._positions.device != self.columns.device:
+            # Four bytes a feature; a search in the columns takes ten times as long.
+            table = torch.full((self.num_features,), -1, dtype=torch.int32, device=self.columns.device)
+            table[self.columns] = torch.arange(len(self.columns), dtype=torch.int32, device=self.columns.device)
+            self._positions = table
+        positions = self._positions.index_select(0, rows.indices)
+        known = positions >= 0
+        return SparseBatch(positions.clamp_min_(0), rows.values * known, rows.offsets)
+
+
+class ScoringNetwork(nn.Module):
+    """A function with parameters θ that gives each row one number."""
+
+    def __init__(self, spec: NetworkSpec) -> None:
+        super().__init__()
+        self.spec = spec
+
+    @property
+    def device(self) -> torch.device:
+        """Where θ is."""
+        return next(self.parameters()).device
+
+    def penalty(self) -> Tensor:
+        """``Ω(θ) = ½‖θ‖²``, in float64."""
+        norms = (torch.linalg.vector_norm(p, dtype=torch.float64) for p in self.parameters())
+        return 0.5 * sum((norm.square() for norm in norms), torch.zeros((), dtype=torch.float64))
+
+    def restrict_gradients(self, step: int, features_per_step: int) -> None:
+        """Leave the gradient of this step's block of random features, where the network has such; 0: all."""
+
+    def to_sequential(self) -> nn.Sequential:
+        """The same function as plain torch layers, for dense input, with copied weights."""
+        raise TypeError(f"{type(self).__name__} has no plain form")
+
+
+class LayeredNetwork(ScoringNetwork):
+    """Fully connected layers with ReLU between them; ``"linear"`` has the first layer only."""
+
+    def __init__(
+        self, spec: NetworkSpec, generator: torch.Generator | None = None, columns: Tensor | None = None
+    ) -> None:
+        super().__init__(spec)
+        widths = spec.widths
+        self.first = FirstLayer(spec.num_features, widths[0], columns)
+        # Not initialised by their constructor, which would draw from the process's generator.
+        linear = functools.partial(nn.utils.skip_init, nn.Linear)
+        self.rest = nn.ModuleList(linear(a, b) for a, b in pairwise(widths))
+        self._initialise(generator)
+
+    @torch.no_grad()
+    def _initialise(self, generator: torch.Generator | None) -> None:
+        """``U(−1/√fan_in, 1/√fan_in)``, torch's own, drawn from the fit's generator: fits may share a process.
+
+        Small initial weights let simple functions be learned first, which is what keeps wrong labels out of the
+        first selections; He's larger ones fit them early (docs/defaults.md).
+        """
+        for parameter, fan_in in (
+            (self.first.weight, self.spec.num_features),
+            (self.first.bias, self.spec.num_features),
+            *((p, layer.in_features) for layer in self._linears() for p in (layer.weight, layer.bias)),
+        ):
+            bound = max(1, fan_in) ** -0.5
+            nn.init.uniform_(parameter, -bound, bound, generator=generator)
+
+    def _linears(self) -> list[nn.Linear]:
+        return [layer for layer in self.rest if isinstance(layer, nn.Linear)]
+
+    def forward(self, rows: Batch) -> Tensor:
+        """Scores of ``rows``, one number each."""
+        hidden: Tensor = self.first(rows)
+        for layer in self._linears():
+            hidden = _affine(hidden.relu_(), layer.weight.T, layer.bias)
+        return hidden[:, 0]
+
+    def to_sequential(self) -> nn.Sequential:
+        """The same function as plain torch layers, for dense input, with copied weights."""
+        layers: list[nn.Module] = [nn.Linear(self.spec.num_features, self.first.weight.shape[1])]
+        weights = [self.first.whole().T, *(layer.weight for layer in self._linears())]
+        biases = [self.first.bias, *(layer.bias for layer in self._linears())]
+        for layer in self._linears():
+            layers += [nn.ReLU(), nn.Linear(layer.in_features, layer.out_features)]
+        linears = [layer for layer in layers if isinstance(layer, nn.Linear)]
+        with torch.no_grad():
+            for linear, weight, bias in zip(linears, weights, biases, strict=True):
+                linear.weight.copy_(weight)
+                linear.bias.copy_(bias)
+        return nn.Sequential(*layers, nn.Flatten(0))
+
+
+class KernelNetwork(ScoringNetwork):
+    """``f(x) = Σ_i α_i φ_{ω_i}(x)``: random Fourier features of the Gaussian kernel (Algorithm 4).
+
+    ``φ_ω(x) = [cos ωx, sin ωx]/√D``, so that ``φ(x)·φ(y)`` approaches ``exp(−‖x − y‖²/2σ²)``. θ is α alone: the
+    frequencies ω are drawn anew from their seeds wherever the network is used, once for all networks of the same ones.
+    """
+
+    def __init__(self, spec: NetworkSpec) -> None:
+        super().__init__(spec)
+        self.alpha = nn.Parameter(torch.zeros(2 * spec.random_features, 1))
+        self._frequencies: _Frequencies | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy finds the table where this one did.
+        return {**self.__dict__, "_frequencies": None}
+
+    def omega(self) -> Tensor:
+        """ω_1 … ω_D as columns, where θ is."""
+        if self._frequencies is None or self._frequencies.omega.device != self.device:
+            self._frequencies = _shared_frequencies(self.spec, str(self.device))
+        return self._frequencies.omega
+
+    def features(self, rows: Batch) -> Tensor:
+        """``φ(x)`` of each row: D cosines, then D sines."""
+        omega = self.omega()
+        return _waves(sums(rows, omega) if isinstance(rows, SparseBatch) else rows @ omega)
+
+    def forward(self, rows: Batch) -> Tensor:
+        """Scores of ``rows``, one number each."""
+        scores: Tensor = self.features(rows) @ self.alpha
+        return scores[:, 0]
+
+    @torch.no_grad()
+    def restrict_gradients(self, step: int, features_per_step: int) -> None:
+        """Algorithm 3, line 6: a step moves the coefficients of one block of features; the optimizer decays the others.
+
+        The features are random themselves, so taking the blocks in turn is a random choice without return.
+        """
+        count = self.spec.random_features
+        if not 0 < features_per_step < count or self.alpha.grad is None:
+            return
+        chosen = (torch.arange(features_per_step) + step * features_per_step) % count
+        moved = torch.cat([chosen, chosen + count]).to(self.device)
+        block = torch.zeros_like(self.alpha.grad)
+        block[moved] = self.alpha.grad[moved]
+        self.alpha.grad = block
+
+    def to_sequential(self) -> nn.Sequential:
+        """The same function as plain torch modules, for dense input, with copied weights."""
+        last = nn.Linear(len(self.alpha), 1, bias=False)
+        with torch.no_grad():
+            last.weight.copy_(self.alpha.T)
+        return nn.Sequential(FourierFeatures(self.omega().to("cpu", copy=True)), last, nn.Flatten(0))
+
+
+class FourierFeatures(nn.Module):
+    """``x → [cos xΩ, sin xΩ]/√D`` with given frequencies Ω."""
+
+    omega: Tensor
+
+    def __init__(self, omega: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("omega", omega)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Features of dense rows."""
+        return _waves(rows @ self.omega)
+
+
+def _waves(angles: Tensor) -> Tensor:
+    """``[cos, sin]/√D`` of D angles a row."""
+    both: Tensor = torch.cat([angles.cos(), angles.sin()], 1) * angles.shape[1] ** -0.5
+    return both
+
+
+def frequencies(spec: NetworkSpec, device: str) -> Tensor:
+    """ω_1 … ω_D as columns, each drawn from ``N(0, σ⁻² I)`` with a seed of its own (Algorithm 4, line 3).
+
+    Saved models hold the seed, not ω: ``RandomState`` is the one generator whose stream numpy has frozen.
+    """
+    drawn = np.empty((spec.num_features, spec.random_features), dtype=np.float32)
+    for number in range(spec.random_features):
+        drawn[:, number] = np.random.RandomState([spec.kernel_seed, number]).standard_normal(spec.num_features)
+    drawn /= np.float32(spec.kernel_width)
+    return torch.from_numpy(drawn).to(device)
+
+
+class _Frequencies:
+    """Frequencies that networks share; not the bare tensor, whose Python object may die before or after its memory."""
+
+    def __init__(self, omega: Tensor) -> None:
+        self.omega = omega
+
+
+# Up to 2 GiB each, and slow to draw: a table lives as long as a network that uses it, and serves all of them.
+_shared: weakref.WeakValueDictionary[tuple[NetworkSpec, str], _Frequencies] = weakref.WeakValueDictionary()
+_shared_lock = threading.Lock()
+
+
+def _shared_frequencies(spec: NetworkSpec, device: str) -> _Frequencies:
+    with _shared_lock:
+        table = _shared.get((spec, device))
+        if table is None:
+            table = _shared[spec, device] = _Frequencies(frequencies(spec, device))
+        return table

@@ -1,0 +1,311 @@
+"""One θ worker: holds rows and θ, scores its rows, and trains θ on pairs of selected ones (Algorithm 2)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from bspauc_spark import liveness
+from bspauc_spark.arrays import Float32Array, IntArray
+from bspauc_spark.errors import DivergedError, MalformedError
+from bspauc_spark.rows.kinds import NEGATIVES, POSITIVES
+from bspauc_spark.rows.rows import Batch, Rows, concat, to_device
+from bspauc_spark.selection import Selection
+from bspauc_spark.statistics import OrderedScores, pair_sum
+from bspauc_spark.statistics.binned import Bins, Contents, Histogram, ordered
+from bspauc_spark.theta.device import place_rows
+from bspauc_spark.theta.group import Alone, Group
+from bspauc_spark.theta.networks import NetworkSpec
+from bspauc_spark.theta.optimizers import TrainingSettings
+from bspauc_spark.theta.pairs import EXPLOSION, PAIRINGS, refuse_explosion
+from bspauc_spark.theta.scoring import score_rows
+from bspauc_spark.theta.state import check_state
+from bspauc_spark.theta.theta import Theta, copies
+
+# Draws are made for this many steps at a time: enough to forget their cost, little enough to hold in memory.
+_STEPS_PER_DRAW = 64
+
+
+@dataclass(frozen=True)
+class KeptScores:
+    """New scores of the rows a θ block was trained on, by the weight they had: 1, or the threshold's ``φ``."""
+
+    full: Float32Array
+    partial: Float32Array
+
+
+@dataclass(frozen=True)
+class BlockReport:
+    """What a θ block gave: ``Σ v_i u_j ξ_ij`` and ``Ω(θ)`` at the new θ, and the seconds of the scoring pass."""
+
+    pair_sum: float
+    penalty: float
+    score_seconds: float
+
+
+class Worker:
+    """θ, its optimizer and average, the rows of both classes, and the scores of the last pass.
+
+    One of a ``group`` holds its share of the rows, in rank order, and the same θ as the others.
+    """
+
+    def __init__(
+        self, rows: Mapping[str, Rows], spec: NetworkSpec, settings: TrainingSettings, group: Group | None = None
+    ) -> None:
+        self.rows = place_rows(rows, torch.device(settings.device)) if settings.on_gpu else dict(rows)
+        self.settings = settings
+        self.group = Alone() if group is None else group
+        init, draw = np.random.SeedSequence(settings.seed).generate_state(2, np.uint64)
+        self._generator = torch.Generator().manual_seed(int(draw) >> 1)
+        columns = used_columns(self.group, rows) if spec.kind != "kernel" else None
+        self.theta = Theta(spec, settings, columns, int(init) >> 1)
+        self._scores: dict[str, Float32Array] | None = None
+        self._before_block: tuple[dict[str, npt.NDArray[Any]], dict[str, Float32Array]] | None = None
+        self._weights: dict[str, Float32Array] = {}
+
+    def scores(self) -> dict[str, Float32Array]:
+        """Scores of own rows under the averaged θ, in the rows' order; the last pass is reused."""
+        if self._scores is None:
+            scores = {
+                name: score_rows(self.theta.average, rows, self.settings.threads) for name, rows in self.rows.items()
+            }
+            bad = sum(len(s) - int(np.isfinite(s).sum()) for s in scores.values())
+            bad = int(self.group.counts(bad).sum())
+            if bad:
+                narrow = ", or kernelWidth is far below the distances of rows" * (
+                    self.theta.average.spec.kind == "kernel"
+                )
+                raise DivergedError(
+                    f"{bad:,} scores are NaN or infinite: θ diverged, or features are huge{narrow}. Lower "
+                    "learningRate, or scale the features to [-1, 1]."
+                )
+            self._scores = scores
+        return self._scores
+
+    def statistics(self) -> dict[str, Float32Array | Histogram]:
+        """On rank 0 the scores of all ranks' rows, or their histogram where a class is too large; elsewhere none."""
+        return {name: self._gather(scores) for name, scores in self.scores().items()}
+
+    def contents(self, name: str, bins: Bins) -> Contents:
+        """On rank 0 what all ranks' scores of this kind have in these bins; elsewhere nothing."""
+        return Contents.merge([Contents(*self.group.gather(Contents.of(self.scores()[name], bins)))])
+
+    def _gather(self, scores: Float32Array) -> Float32Array | Histogram:
+        if int(self.group.counts(len(scores)).sum()) <= self.settings.exact_rows:
+            (every,) = self.group.gather([scores])
+            return every
+        return Histogram.merge([Histogram(*self.group.gather(Histogram.of(scores)))])
+
+    def penalty(self) -> float:
+        """``Ω(θ)`` of the averaged θ."""
+        with torch.no_grad():
+            return float(self.theta.average.penalty())
+
+    def pretrain(self, rate: float = 1.0) -> float:
+        """Train on a small random share of both classes, all of it with weight 1; returns the mean pair loss.
+
+        If it diverges or the loss explodes, it is taken back before it raises.
+        """
+        share = self.settings.pretrain_fraction
+        weights, pairs = {}, 1
+        for name in (POSITIVES, NEGATIVES):
+            start, total = self._offset(len(self.rows[name]))
+            # A rare class keeps enough rows to stand for itself.
+            wanted = min(total, max(round(share * total), self.settings.batch_size))
+            chosen = np.zeros(total, dtype=np.float32)
+            chosen[torch.randperm(total, generator=self._generator)[:wanted].numpy()] = 1
+            weights[name] = chosen[start : start + len(self.rows[name])]
+            pairs *= wanted
+        before, self._weights = self.state(), weights
+        try:
+            loss = self._run(weights, self.settings.pretrain_steps, rate)
+            self._refuse_explosion(before, pairs)
+        except DivergedError:
+            self._return_to(before)
+            raise
+        return loss
+
+    def _refuse_explosion(self, before: Mapping[str, npt.NDArray[Any]], pairs: int) -> None:
+        end = self._kept_pair_sum() / pairs
+        if not self.group.counts(int(end > EXPLOSION)).any():
+            return
+        # Features may be so large that it was so from the start; only now is that worth a scoring pass.
+        trained = self.state()
+        self._return_to(before)
+        start = self._kept_pair_sum() / pairs
+        self.load_state(trained)
+        start, end = np.frombuffer(self.group.share(np.array([start, end]).tobytes()))
+        refuse_explosion(start, end)
+
+    def train(self, selection: Selection, rate: float = 1.0) -> float:
+        """Train θ on pairs of rows that ``selection`` keeps; returns the mean pair loss over the steps.
+
+        ``rate`` scales the learning rate of this block. ``undo`` takes the block back.
+        """
+        scores = self.scores()
+        self._weights = {
+            POSITIVES: selection.positive_weights(scores[POSITIVES]).astype(np.float32),
+            NEGATIVES: selection.negative_weights(scores[NEGATIVES]).astype(np.float32),
+        }
+        self._before_block = self.state(), scores
+        return self._run(self._weights, self.settings.steps, rate)
+
+    def block(self, selection: Selection, rate: float = 1.0) -> BlockReport:
+        """``train``, and what it gave, complete on rank 0. A block that diverges is taken back before it raises."""
+        try:
+            self.train(selection, rate)
+            start = time.perf_counter()
+            self.scores()
+            seconds = time.perf_counter() - start
+        except DivergedError:
+            self.undo()
+            raise
+        return BlockReport(self._kept_pair_sum(selection.phi_positive, selection.phi_negative), self.penalty(), seconds)
+
+    def _kept_pair_sum(self, phi_positive: float = 1.0, phi_negative: float = 1.0) -> float:
+        """On rank 0 ``Σ v_i u_j ξ_ij`` over the rows trained on, where ``φ`` weighs those at a threshold; else 0."""
+        own = self.kept()
+
+        def weighted(name: str, phi: float) -> list[tuple[float, OrderedScores]]:
+            parts = ((1.0, self._gather(own[name].full)), (phi, self._gather(own[name].partial)))
+            return [(weight, ordered(part)) for weight, part in parts if _size(part)]
+
+        positives, negatives = weighted(POSITIVES, phi_positive), weighted(NEGATIVES, phi_negative)
+        return sum(v * u * pair_sum(s, r) for v, s in positives for u, r in negatives)
+
+    def kept(self) -> dict[str, KeptScores]:
+        """New scores of own rows the last block was trained on."""
+        scores = self.scores()
+        return {
+            name: KeptScores(scores[name][weights == 1], scores[name][(weights > 0) & (weights < 1)])
+            for name, weights in self._weights.items()
+        }
+
+    def undo(self) -> None:
+        """Go back to the state before the last block; draws go on, so that a repeated block sees other pairs."""
+        assert self._before_block is not None
+        before, scores = self._before_block
+        self._return_to(before)
+        self._scores = scores
+
+    def _return_to(self, before: Mapping[str, npt.NDArray[Any]]) -> None:
+        self.load_state({**before, "generator": self._generator.get_state().numpy()})
+
+    def weights(self) -> dict[str, npt.NDArray[Any]]:
+        """A copy of the averaged θ, by name."""
+        return copies(self.theta.average.state_dict())
+
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        """All that the next block depends on, beside the rows, as arrays by name; the same on every rank."""
+        return {**self.theta.state(), "generator": self._generator.get_state().numpy()}
+
+    def load_state(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Return to a state that ``state`` gave; ``MalformedError`` if it cannot have been this worker's."""
+        optimized = self.theta.parameters if self.settings.optimizer != "sgd" else []
+        check_state(state, self.theta.tensors(), optimized, self._generator)
+        self.theta.load(state)
+        try:
+            self._generator.set_state(torch.from_numpy(state["generator"].copy()))
+        except RuntimeError as error:
+            raise MalformedError("state.generator is no state of a random generator") from error
+        self._scores = None
+
+    def _run(self, weights: Mapping[str, Float32Array], steps: int, rate: float) -> float:
+        """``steps`` updates of θ on pairs drawn uniformly from rows of positive weight, wherever they are.
+
+        Every rank draws the same numbers and computes the scores of those rows of the batch that it holds. The loss is
+        that of the whole batch, so pairs join rows of different ranks; each rank sends back the gradient that is due
+        to its own rows, and their sum is the gradient that one process would get.
+        """
+        settings, batch_size, theta = self.settings, self.settings.batch_size, self.theta
+        device = torch.device(settings.device)
+        loss_of = PAIRINGS[settings.pairing]
+        kept = {name: np.flatnonzero(weights[name]) for name in (POSITIVES, NEGATIVES)}
+        theta.begin(rate, steps)
+        total = torch.zeros((), device=device)
+        for done in range(0, steps, _STEPS_PER_DRAW):
+            count = min(_STEPS_PER_DRAW, steps - done)
+            positives = self._draw(kept[POSITIVES], count)
+            negatives = self._draw(kept[NEGATIVES], count)
+            v = self._drawn_weights(weights[POSITIVES], positives).to(device)
+            u = self._drawn_weights(weights[NEGATIVES], negatives).to(device)
+            for step, (p, q) in enumerate(zip(positives, negatives, strict=True)):
+                places = torch.from_numpy(np.flatnonzero(np.concatenate((p, q)) >= 0)).to(device)
+                batch = self._batch(p[p >= 0], q[q >= 0], device)
+                with torch.autocast(device.type, torch.bfloat16, enabled=settings.mixed_precision):
+                    own = theta.network(batch).float() if len(places) else torch.zeros(0, device=device)
+                scores = self.group.join(own.detach(), places, 2 * batch_size).requires_grad_()
+                loss = loss_of(scores[:batch_size], scores[batch_size:], v[step], u[step])
+                (due,) = torch.autograd.grad(loss, scores)
+                theta.optimizer.zero_grad(set_to_none=True)
+                if len(places):
+                    own.backward(due[places])
+                theta.step(batch, self.group)
+                total += loss.detach()
+                liveness.beat()
+        theta.settle(self.group)
+        self._scores = None
+        mean = float(total) / max(1, steps)
+        if not np.isfinite(mean) or not theta.is_finite() or theta.overflows():
+            raise DivergedError(
+                f"The θ block diverged: mean pair loss {mean} over {steps} steps at learningRate "
+                f"{settings.learning_rate * rate:g}. {self._remedy(rate)}"
+            )
+        return mean
+
+    def _remedy(self, rate: float) -> str:
+        if self.theta.is_finite() and self.theta.overflows():
+            return "Squares of gradients are beyond float32: scale the features to [-1, 1]."
+        shrunk = self.settings.learning_rate * rate * self.settings.tau
+        if self.settings.optimizer != "adam" and shrunk > 2.0:
+            return (
+                f"Lower learningRate or regParam: in each step θ loses their product, {shrunk:g}, times itself, and "
+                "more than 2 makes it grow."
+            )
+        return "Lower learningRate, or scale the features to [-1, 1]."
+
+    def _offset(self, own: int) -> tuple[int, int]:
+        """Of ``own`` members here: where the first one stands among all ranks' members, and how many all are."""
+        counts = self.group.counts(own)
+        return int(counts[: self.group.rank].sum()), int(counts.sum())
+
+    def _draw(self, kept: IntArray, steps: int) -> IntArray:
+        """Rows of each step's batch, −1 in the places of rows that other ranks hold; the same draw for any group."""
+        start, total = self._offset(len(kept))
+        drawn = torch.randint(total, (steps, self.settings.batch_size), generator=self._generator).numpy()
+        rows = np.full(drawn.shape, -1, dtype=np.int64)
+        own = (drawn >= start) & (drawn < start + len(kept))
+        rows[own] = kept[drawn[own] - start]
+        return rows
+
+    def _drawn_weights(self, weights: Float32Array, rows: IntArray) -> Tensor:
+        """Weights of the drawn rows of all ranks."""
+        places = np.flatnonzero(rows >= 0)
+        own = torch.from_numpy(weights[rows.ravel()[places]])
+        return self.group.join(own, torch.from_numpy(places), rows.size).view(rows.shape)
+
+    def _batch(self, positives: IntArray, negatives: IntArray, device: torch.device) -> Batch:
+        rows = (self.rows[POSITIVES].take(positives), self.rows[NEGATIVES].take(negatives))
+        return self.theta.look_up(concat(*(to_device(some, device) for some in rows)))
+
+
+def _size(part: Float32Array | Histogram) -> int:
+    return len(part.bins) if isinstance(part, Histogram) else len(part)
+
+
+def used_columns(group: Group, rows: Mapping[str, Rows]) -> Tensor | None:
+    """The features that occur in any rank's training rows, where these are sparse."""
+    own = [rows[name].columns() for name in (POSITIVES, NEGATIVES)]
+    if any(columns is None for columns in own):
+        return None
+    (every,) = group.gather([np.unique(np.concatenate([c for c in own if c is not None]))])
+    shared = np.frombuffer(group.share(np.unique(every).tobytes()), dtype=np.int32)
+    # One at least: what is not in the table is looked up somewhere too, with a value of 0.
+    return torch.from_numpy(shared.copy() if len(shared) else np.zeros(1, dtype=np.int32))

@@ -27,9 +27,10 @@ from pyspark.sql import DataFrame, SparkSession
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.experiment import Split, load, split
-from bspauc_spark import BSPAUCClassifier, algorithm
+from bspauc_spark import BSPAUCClassifier
 from bspauc_spark.cluster.launch import Launch
 from bspauc_spark.cluster.mailbox import Message
+from bspauc_spark.selection.pace import AutomaticPace
 
 KINDS: dict[str, dict[str, Any]] = {
     "one process": {"localMode": True},
@@ -43,7 +44,7 @@ class Watch:
 
     def __init__(self) -> None:
         self.clear()
-        start, ask, select = Launch.start, Launch.ask, algorithm.select
+        start, ask, select = Launch.start, Launch.ask, AutomaticPace.select
 
         def timed_start(launch: Launch) -> None:
             began = time.perf_counter()
@@ -57,13 +58,13 @@ class Watch:
                 self.overheads.append(time.perf_counter() - began - reply.values["work_seconds"])
             return reply
 
-        def seen_select(pace: Any, t: int, scores: Any, previous: Any) -> Any:
-            selection = select(pace, t, scores, previous)
+        def seen_select(pace: AutomaticPace, t: int, pos: Any, neg: Any, previous: Any) -> Any:
+            selection = select(pace, t, pos, neg, previous)
             if t == 1:
-                self.firsts.append((scores.positive.sorted, scores.negative.sorted, selection))
+                self.firsts.append((pos.sorted, neg.sorted, selection))
             return selection
 
-        Launch.start, Launch.ask, algorithm.select = timed_start, timed_ask, seen_select  # type: ignore
+        Launch.start, Launch.ask, AutomaticPace.select = timed_start, timed_ask, seen_select  # type: ignore
 
     def clear(self) -> None:
         self.launches: list[float] = []

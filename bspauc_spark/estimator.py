@@ -18,14 +18,15 @@ from pyspark.ml.util import DefaultParamsReadable, DefaultParamsWritable
 from pyspark.sql import DataFrame, SparkSession
 
 from bspauc_spark import algorithm
-from bspauc_spark.checkpoint import Checkpoints
 from bspauc_spark.cluster import preflight
 from bspauc_spark.cluster.launch import Launch
 from bspauc_spark.cluster.preflight import Placement
-from bspauc_spark.cluster.protocol import InProcessWorkers, Scores, Workers, one_thread
+from bspauc_spark.cluster.protocol import Workers
 from bspauc_spark.cluster.rank import Task
 from bspauc_spark.cluster.remote import DistributedWorkers
 from bspauc_spark.errors import BSPAUCError, CollapseError
+from bspauc_spark.loop.checkpoint import Checkpoints
+from bspauc_spark.loop.monitor import Outcome
 from bspauc_spark.model import BSPAUCModel
 from bspauc_spark.results import tracking
 from bspauc_spark.results.diagnostics import Diagnostics
@@ -46,6 +47,8 @@ from bspauc_spark.spark.persistence import StageReader
 from bspauc_spark.spark.session import shares_disks
 from bspauc_spark.theta.device import choose_device
 from bspauc_spark.theta.networks import NetworkSpec
+from bspauc_spark.theta.scores import Scores
+from bspauc_spark.theta.scoring import one_thread
 from bspauc_spark.theta.worker import Worker
 
 
@@ -236,12 +239,12 @@ class BSPAUCClassifier(
             device = str(choose_device(task.use_gpu))
             settings = dataclasses.replace(task.settings, device=device, on_gpu=task.use_gpu)
             worker = Worker(task.shards.open(), task.spec, settings)
-            with one_thread(), contextlib.closing(InProcessWorkers(worker)) as alone:
-                yield alone
+            with one_thread(), contextlib.closing(worker):
+                yield worker
 
     def _run(
         self, workers: Workers, decay: float, checkpoints: Checkpoints | None, log: Callable[[Round], None]
-    ) -> algorithm.Outcome:
+    ) -> Outcome:
         """Algorithm 1 under a progress bar."""
         rounds = self.getRounds()
         with contextlib.closing(ProgressBar(rounds, shown=self.getVerbose())) as bar:
@@ -262,9 +265,7 @@ class BSPAUCClassifier(
                 checkpoints=checkpoints,
             )
 
-    def _finish(
-        self, staged: StagedData, spec: NetworkSpec, outcome: algorithm.Outcome, about: Mapping[str, Any]
-    ) -> BSPAUCModel:
+    def _finish(self, staged: StagedData, spec: NetworkSpec, outcome: Outcome, about: Mapping[str, Any]) -> BSPAUCModel:
         """The model of the best round: its θ, and what its scores say about labels."""
         assert outcome.scores is not None
         assert outcome.selection is not None
@@ -298,8 +299,7 @@ class BSPAUCClassifier(
 
 def _final_selection(last: Selection, scores: Scores) -> Selection:
     """What the last round's λ and μ keep at the final scores: the audit's weights."""
-    start = (last.positive_fraction, last.negative_fraction)
     try:
-        return solve(scores.positive, scores.negative, last.lam, last.mu, start, lead=last.lead)
+        return solve(scores.positive, scores.negative, last.lam, last.mu, last.fractions, lead=last.lead)
     except CollapseError:
         return last

@@ -130,13 +130,13 @@ def answer(worker: Worker, command: Message) -> Message:
         return Message("contents", {"work_seconds": time.perf_counter() - started}, found._asdict())
     word, values = "done", dict[str, Any]()
     try:
-        if command.word == "pretrain" and worker.settings.pretrain_steps:
+        if command.word == "pretrain":
             worker.pretrain(command.values["rate"])
         elif command.word == "load":
-            worker.load_state(command.group("state"))
+            worker.load(command.group("state"))
         elif command.word == "train":
-            report = worker.block(Selection.from_dict(command.values["selection"]), command.values["rate"])
-            values = dataclasses.asdict(report)
+            report = worker.train(Selection.from_dict(command.values["selection"]), command.values["rate"])
+            values = {"pair_sum": report.pair_sum}
     except DivergedError as error:
         word, values = "diverged", {"error": str(error)}
     arrays = dict[str, Any]()
@@ -144,7 +144,8 @@ def answer(worker: Worker, command: Message) -> Message:
         parts = scores._asdict() if isinstance(scores, Histogram) else {"scores": scores}
         arrays |= {f"{part}.{name}": array for part, array in parts.items()}
     arrays |= {f"state.{name}": array for name, array in worker.state().items()}
-    values |= {"penalty": worker.penalty(), "work_seconds": time.perf_counter() - started}
+    values |= {"penalty": worker.penalty(), "score_seconds": worker.score_seconds}
+    values["work_seconds"] = time.perf_counter() - started
     return Message(word, values, arrays)
 
 

@@ -10,12 +10,14 @@ from types import TracebackType
 import numpy as np
 import numpy.typing as npt
 
+from bspauc_spark.arrays import Float32Array
 from bspauc_spark.cluster.launch import GoneError, Launch, WorkersLostError
 from bspauc_spark.cluster.mailbox import Message
-from bspauc_spark.cluster.protocol import Scores, State, weights_of
 from bspauc_spark.errors import DivergedError, WorkerError
 from bspauc_spark.selection import Selection
 from bspauc_spark.statistics.binned import Bins, Contents, Histogram
+from bspauc_spark.theta.scores import Scores
+from bspauc_spark.theta.state import State, averaged, draws_of, with_draws
 from bspauc_spark.theta.worker import BlockReport
 
 logger = logging.getLogger("bspauc_spark")
@@ -31,11 +33,12 @@ class _Standing:
 
     @classmethod
     def of(cls, reply: Message, fetch: Callable[[str, Bins], Contents]) -> _Standing:
-        statistics: dict[str, npt.NDArray[np.float32] | Histogram] = dict(reply.group("scores"))
+        statistics: dict[str, Float32Array | Histogram] = dict(reply.group("scores"))
         bins, counts, sums = (reply.group(part) for part in Histogram._fields)
         statistics |= {name: Histogram(bins[name], counts[name], sums[name]) for name in bins}
         # The driver's memory is for one sorted copy of all scores, and for those before them.
-        return cls(Scores.of(statistics, fetch, copy=False), reply.values["penalty"], reply.group("state"))
+        scores = Scores.of(statistics, fetch, reply.values["score_seconds"], copy=False)
+        return cls(scores, reply.values["penalty"], reply.group("state"))
 
 
 class DistributedWorkers:
@@ -57,7 +60,7 @@ class DistributedWorkers:
         self._end()
 
     def pretrain(self, rate: float = 1.0) -> None:
-        """Train on a small share of the rows."""
+        """Train on a share of all rows."""
         _raise_if_diverged(self._ask(Message("pretrain", {"rate": rate})))
 
     def score(self) -> Scores:
@@ -74,16 +77,16 @@ class DistributedWorkers:
         reply = self._ask(Message("train", {"selection": selection.to_dict(objective=False), "rate": rate}))
         _raise_if_diverged(reply)
         self._before = before
-        return BlockReport(**{name: reply.values[name] for name in ("pair_sum", "penalty", "score_seconds")})
+        return BlockReport(reply.values["pair_sum"], reply.values["penalty"])
 
     def undo(self) -> None:
         """Take the last θ block back; draws go on."""
         assert self._before is not None
-        self.load({**self._before, "generator": self._now().state["generator"]})
+        self.load(with_draws(self._before, draws_of(self._now().state)))
 
     def weights(self) -> dict[str, npt.NDArray[np.float32]]:
         """A copy of the θ that scores, by name."""
-        return weights_of(self._now().state)
+        return averaged(self._now().state)
 
     def state(self) -> State:
         """All that the next block depends on, beside the rows."""

@@ -13,12 +13,12 @@ import torch
 from bspauc_spark import algorithm
 from bspauc_spark.baselines import KOIL, OPAUC, PPD, CrossEntropy
 from bspauc_spark.baselines.rows import BoolArray, Matrix, as_rows
-from bspauc_spark.cluster.protocol import InProcessWorkers, one_thread
 from bspauc_spark.estimator import BSPAUCClassifier
+from bspauc_spark.loop.monitor import Outcome
 from bspauc_spark.rows.kinds import NEGATIVES, POSITIVES, VALIDATION_NEGATIVES, VALIDATION_POSITIVES
 from bspauc_spark.spark import plan
 from bspauc_spark.theta.median import median_width
-from bspauc_spark.theta.scoring import score_rows
+from bspauc_spark.theta.scoring import one_thread, score_rows
 from bspauc_spark.theta.worker import Worker
 
 Score: TypeAlias = Callable[[Matrix], Any]
@@ -48,7 +48,7 @@ class ArrayFit:
     """A fit of ``BSPAUCClassifier``'s own loop on arrays, without a Spark session."""
 
     worker: Worker
-    outcome: algorithm.Outcome
+    outcome: Outcome
 
     def score(self, x: Matrix) -> Any:
         """Scores by the θ that the fit kept."""
@@ -67,7 +67,7 @@ def fit_arrays(estimator: BSPAUCClassifier, x: Matrix, y: BoolArray, held: BoolA
     with one_thread():
         settings = plan.settings(estimator, plan.decay(estimator, {kind: len(some) for kind, some in rows.items()}))
         worker = Worker(rows, plan.network(estimator, x.shape[1], lambda: rows), settings)
-        outcome = algorithm.fit(InProcessWorkers(worker), plan.pace(estimator), estimator.getRounds(), tau=0.0)
+        outcome = algorithm.fit(worker, plan.pace(estimator), estimator.getRounds(), tau=0.0)
     return ArrayFit(worker, outcome)
 
 

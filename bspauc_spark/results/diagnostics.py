@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bspauc_spark.cluster.protocol import Scores
 from bspauc_spark.errors import MalformedError
 from bspauc_spark.schema import many, real, record, text, whole
 from bspauc_spark.selection import Selection
 from bspauc_spark.selection.label_noise import LabelNoise
 from bspauc_spark.statistics import OrderedScores
+from bspauc_spark.theta.scores import Scores
 
 BINS = 60
 CURVE_POINTS = 200

@@ -1,12 +1,51 @@
-"""The history of a fit: a row a round."""
+"""The history of a fit: a row a round, and the θ block that a round made."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from typing import Any
 
 from bspauc_spark.schema import maybe, real, record, whole
+from bspauc_spark.selection import Selection
+from bspauc_spark.statistics.binned import auc
+from bspauc_spark.theta.scores import Scores
+from bspauc_spark.theta.worker import BlockReport
+
+
+@dataclass(frozen=True)
+class Block:
+    """A θ block: the pair sum ``Σ v_i u_j ξ_ij`` and the penalty ``Ω(θ)``, before and after.
+
+    It minimises the mean pair loss over the ``pairs`` that are selected, plus ``τΩ(θ)``.
+    """
+
+    before: BlockReport
+    after: BlockReport
+    pairs: float
+    tau: float
+    rate: float = 0.0
+    """What the learning rate was multiplied by; 0 where the old θ stayed."""
+    started: float = 0.0
+    seconds: float = 0.0
+
+    @property
+    def mean_before(self) -> float:
+        """What the block minimises, at the old θ."""
+        return self._mean(self.before)
+
+    @property
+    def mean_after(self) -> float:
+        """What the block minimises, at the new θ."""
+        return self._mean(self.after)
+
+    def _mean(self, at: BlockReport) -> float:
+        return at.pair_sum / self.pairs + self.tau * at.penalty
+
+    def timed(self, started: float) -> Block:
+        """The block, which ends now."""
+        return replace(self, started=started, seconds=time.perf_counter() - started)
 
 
 @dataclass(frozen=True)
@@ -31,6 +70,37 @@ class Round:
     score_seconds: float
     solve_seconds: float
     train_seconds: float
+
+    @classmethod
+    def of(cls, t: int, selection: Selection, block: Block, scores: Scores, solve_seconds: float) -> Round:
+        """The row of round ``t``; ``scores`` are those of the new θ."""
+        assert selection.scores is not None
+        all_pairs = len(selection.scores[0]) * len(selection.scores[1])
+        V, U = selection.positive_fraction, selection.negative_fraction
+        constant = -selection.lam * (V + U) + selection.mu * (V - U - selection.lead) ** 2
+        before, after = (
+            at.pair_sum / all_pairs + block.tau * at.penalty + constant for at in (block.before, block.after)
+        )
+        return cls(
+            round=t,
+            lam=selection.lam,
+            mu=selection.mu,
+            lead=selection.lead,
+            positive_fraction=V,
+            negative_fraction=U,
+            apd=selection.apd,
+            objective_before=before,
+            objective_after=after,
+            block_before=block.mean_before,
+            block_after=block.mean_after,
+            train_auc=auc(scores.positive, scores.negative),
+            validation_auc=auc(*scores.validation) if scores.validation else float("nan"),
+            learning_rate_factor=block.rate,
+            updates=selection.iterations,
+            score_seconds=scores.seconds,
+            solve_seconds=solve_seconds,
+            train_seconds=block.seconds - scores.seconds,
+        )
 
     def to_dict(self) -> dict[str, float | None]:
         """Plain values for JSON, which has no NaN: None instead."""

@@ -173,17 +173,16 @@ class Point(NamedTuple):
 
 def alternate(
     problem: Problem,
-    start: tuple[float, float] = (1.0, 1.0),
+    U: float = 1.0,
     max_updates: int = 1000,
     tol: float = 1e-9,
     accelerate: bool = True,
 ) -> Iterator[Point]:
-    """Update v and u in turn until they stand still; K never increases from one point to the next.
+    """Update v and u in turn, from u at ``U``, until they stand still; K never increases from one point to the next.
 
     In the last point U is optimal for V, and V within ``tol`` of optimal for U. Plain alternation can creep
     (large μ, small λ), so after some rounds V jumps to the next minimum of ``K(V, U(V))``, if K falls.
     """
-    U = float(start[1])
     V = problem.v(U)
     yield Point(V, U, 1)
     U = problem.u(V)

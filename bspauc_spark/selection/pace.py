@@ -1,30 +1,14 @@
-"""The learning pace: which λ and μ each round uses."""
+"""The learning pace: λ and μ of each round, and the rows that it keeps for them."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Protocol
 
-from bspauc_spark.selection import Calibration, calibrate_classes, calibration
+from bspauc_spark.selection.calibration import calibrate_classes, calibrate_fraction
 from bspauc_spark.selection.label_noise import estimate_label_noise
+from bspauc_spark.selection.solution import Selection, solve
 from bspauc_spark.statistics import OrderedScores
-
-
-@dataclass(frozen=True)
-class PaceStep:
-    """λ, μ and lead δ of one round, and the (V, U) to start ``solve`` from; none: where the last round ended."""
-
-    lam: float
-    mu: float
-    start: tuple[float, float] | None = None
-    lead: float = 0.0
-
-    @classmethod
-    def of(cls, found: Calibration) -> PaceStep:
-        """The step that a calibration asks for."""
-        return cls(found.lam, found.mu, found.start, found.lead)
-
 
 # So few wrong labels do no harm, but the rows left out for them would be the hardest ones, which teach most: where
 # positives are very rare, a handful of negatives that score high look just like it.
@@ -33,14 +17,21 @@ _LEAST_WRONG = 0.005
 _LEAST_FRACTION = 0.02
 # Fractions that differ by class are held by the balance term, so it cannot be off.
 _LEAST_NU = 1e-3
-_LARGEST_EXPONENT = 700.0
 
 
 class Pace(Protocol):
-    """What each round's λ and μ are."""
+    """Which rows each round keeps."""
 
-    def at(self, t: int, pos: OrderedScores, neg: OrderedScores) -> PaceStep:
-        """The pace of round ``t = 1, 2, …``, given the scores it starts from."""
+    def select(self, t: int, pos: OrderedScores, neg: OrderedScores, previous: Selection | None) -> Selection:
+        """The rows of round ``t = 1, 2, …``, given the scores that it starts from and the rows of the round before."""
+
+
+class EveryRow:
+    """Keeps all rows in all rounds: not self-paced."""
+
+    def select(self, t: int, pos: OrderedScores, neg: OrderedScores, previous: Selection | None) -> Selection:
+        """Every row."""
+        return Selection.everything(pos, neg)
 
 
 def ramp(t: int, rounds: int) -> float:
@@ -62,12 +53,11 @@ class FractionPace:
     nu: float
     mu: float | None = None
 
-    def at(self, t: int, pos: OrderedScores, neg: OrderedScores) -> PaceStep:
-        """The λ that keeps this round's fraction."""
+    def select(self, t: int, pos: OrderedScores, neg: OrderedScores, previous: Selection | None) -> Selection:
+        """The rows of this round's fraction."""
         fraction = self.first + (self.last - self.first) * ramp(t, self.rounds)
-        if self.mu is not None:
-            return PaceStep.of(calibration(pos, neg, fraction, mu=self.mu))
-        return PaceStep.of(calibration(pos, neg, fraction, nu=self.nu))
+        nu = self.nu if self.mu is None else None
+        return calibrate_fraction(pos, neg, fraction, mu=self.mu, nu=nu).selection
 
 
 @dataclass(frozen=True)
@@ -82,11 +72,11 @@ class AutomaticPace:
     rounds: int
     nu: float
 
-    def at(self, t: int, pos: OrderedScores, neg: OrderedScores) -> PaceStep:
-        """λ and μ that keep this round's fractions of both classes."""
+    def select(self, t: int, pos: OrderedScores, neg: OrderedScores, previous: Selection | None) -> Selection:
+        """The rows of this round's fractions of both classes."""
         wrong = estimate_label_noise(pos, neg).wrong_shares
         V, U = (self._fraction(_believed(share), t) for share in wrong)
-        return PaceStep.of(calibrate_classes(pos, neg, V, U, max(self.nu, _LEAST_NU)))
+        return calibrate_classes(pos, neg, V, U, max(self.nu, _LEAST_NU)).selection
 
     def _fraction(self, last: float, t: int) -> float:
         if self.first is None:
@@ -98,7 +88,7 @@ def _believed(wrong_share: float) -> float:
     return 1.0 if wrong_share < _LEAST_WRONG else max(1.0 - wrong_share, _LEAST_FRACTION)
 
 
-@dataclass
+@dataclass(frozen=True)
 class ExplicitPace:
     """Algorithm 1, line 8: ``λ_t = min(c·λ_{t−1}, λ_∞)``, or linear; ``μ = ν·λ_∞`` unless given.
 
@@ -112,14 +102,17 @@ class ExplicitPace:
     mu: float
     fraction: float
 
-    def at(self, t: int, pos: OrderedScores, neg: OrderedScores) -> PaceStep:
-        """The λ of the schedule; ``solve`` starts where the last round ended, in round 1 from everything."""
-        if self.first is None:
-            self.first = min(calibration(pos, neg, self.fraction, mu=self.mu).lam, self.largest)
+    def select(self, t: int, pos: OrderedScores, neg: OrderedScores, previous: Selection | None) -> Selection:
+        """The rows that this round's λ keeps; ``solve`` starts from those of the round before, in round 1 from all."""
+        start = None if previous is None else previous.fractions
+        return solve(pos, neg, self._lam(t, pos, neg, previous), self.mu, start)
+
+    def _lam(self, t: int, pos: OrderedScores, neg: OrderedScores, previous: Selection | None) -> float:
+        if previous is None:
+            if self.first is None:
+                return min(calibrate_fraction(pos, neg, self.fraction, mu=self.mu).selection.lam, self.largest)
+            return self.first if self.growth is None else min(self.first, self.largest)
         if self.growth is not None:
-            # A power beyond all floats is an error in Python, and beyond λ_∞ here.
-            beyond = (t - 1) * math.log(self.growth) > _LARGEST_EXPONENT
-            lam = self.largest if beyond else min(self.first * self.growth ** (t - 1), self.largest)
-        else:
-            lam = self.first + (self.largest - self.first) * ramp(t, self.rounds)
-        return PaceStep(lam, self.mu)
+            return min(self.growth * previous.lam, self.largest)
+        # What is left to rise, shared evenly among the rounds that are left.
+        return previous.lam + (self.largest - previous.lam) / (self.rounds - t + 1)

@@ -10,7 +10,7 @@ from bspauc_spark.rows.columns import Columns
 from bspauc_spark.rows.kinds import NEGATIVES, POSITIVES
 from bspauc_spark.rows.rows import Rows
 from bspauc_spark.rows.shards import Shards
-from bspauc_spark.selection.pace import AutomaticPace, ExplicitPace, FractionPace, Pace
+from bspauc_spark.selection.pace import AutomaticPace, EveryRow, ExplicitPace, FractionPace, Pace
 from bspauc_spark.spark.accessors import Accessors
 from bspauc_spark.spark.params import optional
 from bspauc_spark.theta.median import even_sample, median_distance, median_width
@@ -95,10 +95,10 @@ def settings(params: Accessors, tau: float) -> TrainingSettings:
     )
 
 
-def pace(params: Accessors) -> Pace | None:
-    """How λ rises; None where every row counts from the start."""
+def pace(params: Accessors) -> Pace:
+    """How λ rises, if it does."""
     if not params.getSelfPaced():
-        return None
+        return EveryRow()
     mu, first, last = (optional(params, name) for name in ("mu", "paceStart", "paceEnd"))
     if params.getPaceSchedule() == "fraction":
         if last is None and mu is None:

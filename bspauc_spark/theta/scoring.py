@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
@@ -42,6 +43,20 @@ def use_threads(count: int) -> int:
             torch.set_num_threads(count)
             _in_new_thread(partial(torch.set_num_threads, of_process))
     return before
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch compute in the calling thread alone.
+
+    Matrices of a batch are small: a second thread gains little, and where cores are shared (several fits under
+    CrossValidator, Spark's own tasks) threads that spin for each other cost tenfold.
+    """
+    before = use_threads(1)
+    try:
+        yield
+    finally:
+        use_threads(before)
 
 
 def _in_new_thread(call: Callable[[], T]) -> T:

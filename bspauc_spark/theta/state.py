@@ -1,9 +1,9 @@
-"""Whether the arrays that a checkpoint holds are a state that this worker could have had."""
+"""The state of a worker as arrays by name: what its parts are called, and whether a checkpoint holds one."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +17,34 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 _MOST_STEPS = 2**40
 
 
+# Of the moving average of θ, which scores and is saved; of the random draws to come.
+_AVERAGE, _GENERATOR = "average.", "generator"
+
+State: TypeAlias = Mapping[str, npt.NDArray[Any]]
+
+
+def averaged(state: State) -> dict[str, npt.NDArray[np.float32]]:
+    """A copy of the θ that scores, out of a worker's state."""
+    return {name.removeprefix(_AVERAGE): array.copy() for name, array in state.items() if name.startswith(_AVERAGE)}
+
+
+def with_averaged(state: State, weights: Mapping[str, npt.NDArray[np.float32]]) -> State:
+    """The state with another θ that scores."""
+    return {**state, **{f"{_AVERAGE}{name}": array for name, array in weights.items()}}
+
+
+def draws_of(state: State) -> npt.NDArray[Any]:
+    """Where the random draws stand."""
+    return state[_GENERATOR]
+
+
+def with_draws(state: State, draws: npt.NDArray[Any]) -> State:
+    """An earlier state from which draws go on as they stand now, so that what is repeated sees other pairs."""
+    return {**state, _GENERATOR: draws}
+
+
 def check_state(
-    state: Mapping[str, npt.NDArray[Any]],
+    state: State,
     tensors: Mapping[str, Tensor],
     parameters: Sequence[Tensor],
     generator: torch.Generator,
@@ -30,7 +56,7 @@ def check_state(
         for number, parameter in enumerate(parameters):
             wanted |= {f"optimizer.{number}.{name}": parameter for name in _MOMENTS}
             wanted[f"optimizer.{number}.step"] = scalar
-    wanted |= {"generator": generator.get_state(), "steps_done": torch.tensor(0)}
+    wanted |= {_GENERATOR: generator.get_state(), "steps_done": torch.tensor(0)}
     if state.keys() != wanted.keys():
         raise MalformedError(f"the state has other parts than this fit's: {len(state):,}, not {len(wanted):,}")
     for name, tensor in wanted.items():

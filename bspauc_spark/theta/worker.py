@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,8 +25,9 @@ from bspauc_spark.theta.group import Alone, Group
 from bspauc_spark.theta.networks import NetworkSpec
 from bspauc_spark.theta.optimizers import TrainingSettings
 from bspauc_spark.theta.pairs import EXPLOSION, PAIRINGS, refuse_explosion
+from bspauc_spark.theta.scores import Scores
 from bspauc_spark.theta.scoring import score_rows
-from bspauc_spark.theta.state import check_state
+from bspauc_spark.theta.state import State, check_state, with_draws
 from bspauc_spark.theta.theta import Theta, copies
 
 # Draws are made for this many steps at a time: enough to forget their cost, little enough to hold in memory.
@@ -43,17 +44,17 @@ class KeptScores:
 
 @dataclass(frozen=True)
 class BlockReport:
-    """What a θ block gave: ``Σ v_i u_j ξ_ij`` and ``Ω(θ)`` at the new θ, and the seconds of the scoring pass."""
+    """What a θ block gave: ``Σ v_i u_j ξ_ij`` and ``Ω(θ)`` at the new θ."""
 
     pair_sum: float
     penalty: float
-    score_seconds: float
 
 
 class Worker:
     """θ, its optimizer and average, the rows of both classes, and the scores of the last pass.
 
-    One of a ``group`` holds its share of the rows, in rank order, and the same θ as the others.
+    Alone it is all of the ``Workers`` that the loop sees. One of a ``group`` holds its share of the rows, in rank
+    order, and the same θ as the others; what it gives is then complete on rank 0.
     """
 
     def __init__(
@@ -67,26 +68,37 @@ class Worker:
         columns = used_columns(self.group, rows) if spec.kind != "kernel" else None
         self.theta = Theta(spec, settings, columns, int(init) >> 1)
         self._scores: dict[str, Float32Array] | None = None
-        self._before_block: tuple[dict[str, npt.NDArray[Any]], dict[str, Float32Array]] | None = None
+        self.score_seconds = 0.0
+        """What the last pass took."""
+        self._before_block: tuple[State, dict[str, Float32Array]] | None = None
         self._weights: dict[str, Float32Array] = {}
+
+    def close(self) -> None:
+        """Let go of the rows: NFS keeps a file, and with it the folder, as long as it is mapped."""
+        self.rows.clear()
+
+    def score(self) -> Scores:
+        """Ordered scores of all rows."""
+        own = self.scores()
+        return Scores.of(self.statistics(), lambda kind, bins: Contents.of(own[kind], bins), self.score_seconds)
 
     def scores(self) -> dict[str, Float32Array]:
         """Scores of own rows under the averaged θ, in the rows' order; the last pass is reused."""
         if self._scores is None:
+            start = time.perf_counter()
             scores = {
                 name: score_rows(self.theta.average, rows, self.settings.threads) for name, rows in self.rows.items()
             }
             bad = sum(len(s) - int(np.isfinite(s).sum()) for s in scores.values())
             bad = int(self.group.counts(bad).sum())
             if bad:
-                narrow = ", or kernelWidth is far below the distances of rows" * (
-                    self.theta.average.spec.kind == "kernel"
-                )
+                kernel = self.theta.average.spec.kind == "kernel"
+                narrow = ", or kernelWidth is far below the distances of rows" if kernel else ""
                 raise DivergedError(
                     f"{bad:,} scores are NaN or infinite: θ diverged, or features are huge{narrow}. Lower "
                     "learningRate, or scale the features to [-1, 1]."
                 )
-            self._scores = scores
+            self._scores, self.score_seconds = scores, time.perf_counter() - start
         return self._scores
 
     def statistics(self) -> dict[str, Float32Array | Histogram]:
@@ -108,11 +120,10 @@ class Worker:
         with torch.no_grad():
             return float(self.theta.average.penalty())
 
-    def pretrain(self, rate: float = 1.0) -> float:
-        """Train on a small random share of both classes, all of it with weight 1; returns the mean pair loss.
-
-        If it diverges or the loss explodes, it is taken back before it raises.
-        """
+    def pretrain(self, rate: float = 1.0) -> None:
+        """Train on a random share of both classes with weight 1; taken back before it raises ``DivergedError``."""
+        if not self.settings.pretrain_steps:
+            return
         share = self.settings.pretrain_fraction
         weights, pairs = {}, 1
         for name in (POSITIVES, NEGATIVES):
@@ -125,14 +136,13 @@ class Worker:
             pairs *= wanted
         before, self._weights = self.state(), weights
         try:
-            loss = self._run(weights, self.settings.pretrain_steps, rate)
+            self._run(weights, self.settings.pretrain_steps, rate)
             self._refuse_explosion(before, pairs)
         except DivergedError:
             self._return_to(before)
             raise
-        return loss
 
-    def _refuse_explosion(self, before: Mapping[str, npt.NDArray[Any]], pairs: int) -> None:
+    def _refuse_explosion(self, before: State, pairs: int) -> None:
         end = self._kept_pair_sum() / pairs
         if not self.group.counts(int(end > EXPLOSION)).any():
             return
@@ -140,11 +150,21 @@ class Worker:
         trained = self.state()
         self._return_to(before)
         start = self._kept_pair_sum() / pairs
-        self.load_state(trained)
+        self.load(trained)
         start, end = np.frombuffer(self.group.share(np.array([start, end]).tobytes()))
         refuse_explosion(start, end)
 
-    def train(self, selection: Selection, rate: float = 1.0) -> float:
+    def train(self, selection: Selection, rate: float = 1.0) -> BlockReport:
+        """The θ block, and what it gave. A block that diverges is taken back before it raises ``DivergedError``."""
+        try:
+            self.descend(selection, rate)
+            self.scores()
+        except DivergedError:
+            self.undo()
+            raise
+        return BlockReport(self._kept_pair_sum(selection.phi_positive, selection.phi_negative), self.penalty())
+
+    def descend(self, selection: Selection, rate: float = 1.0) -> float:
         """Train θ on pairs of rows that ``selection`` keeps; returns the mean pair loss over the steps.
 
         ``rate`` scales the learning rate of this block. ``undo`` takes the block back.
@@ -156,18 +176,6 @@ class Worker:
         }
         self._before_block = self.state(), scores
         return self._run(self._weights, self.settings.steps, rate)
-
-    def block(self, selection: Selection, rate: float = 1.0) -> BlockReport:
-        """``train``, and what it gave, complete on rank 0. A block that diverges is taken back before it raises."""
-        try:
-            self.train(selection, rate)
-            start = time.perf_counter()
-            self.scores()
-            seconds = time.perf_counter() - start
-        except DivergedError:
-            self.undo()
-            raise
-        return BlockReport(self._kept_pair_sum(selection.phi_positive, selection.phi_negative), self.penalty(), seconds)
 
     def _kept_pair_sum(self, phi_positive: float = 1.0, phi_negative: float = 1.0) -> float:
         """On rank 0 ``Σ v_i u_j ξ_ij`` over the rows trained on, where ``φ`` weighs those at a threshold; else 0."""
@@ -195,18 +203,18 @@ class Worker:
         self._return_to(before)
         self._scores = scores
 
-    def _return_to(self, before: Mapping[str, npt.NDArray[Any]]) -> None:
-        self.load_state({**before, "generator": self._generator.get_state().numpy()})
+    def _return_to(self, before: State) -> None:
+        self.load(with_draws(before, self._generator.get_state().numpy()))
 
     def weights(self) -> dict[str, npt.NDArray[Any]]:
         """A copy of the averaged θ, by name."""
         return copies(self.theta.average.state_dict())
 
-    def state(self) -> dict[str, npt.NDArray[Any]]:
+    def state(self) -> State:
         """All that the next block depends on, beside the rows, as arrays by name; the same on every rank."""
         return {**self.theta.state(), "generator": self._generator.get_state().numpy()}
 
-    def load_state(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+    def load(self, state: State) -> None:
         """Return to a state that ``state`` gave; ``MalformedError`` if it cannot have been this worker's."""
         optimized = self.theta.parameters if self.settings.optimizer != "sgd" else []
         check_state(state, self.theta.tensors(), optimized, self._generator)
@@ -218,47 +226,58 @@ class Worker:
         self._scores = None
 
     def _run(self, weights: Mapping[str, Float32Array], steps: int, rate: float) -> float:
-        """``steps`` updates of θ on pairs drawn uniformly from rows of positive weight, wherever they are.
+        """Algorithm 2: ``steps`` updates of θ on pairs drawn uniformly from rows of positive weight."""
+        self.theta.begin(rate, steps)
+        total = torch.zeros((), device=self._device)
+        for positives, negatives, v, u in self._batches(weights, steps):  # 1 to 3
+            total += self._step(positives, negatives, v, u)  # 4 and 5
+            liveness.beat()
+        self.theta.settle(self.group)
+        self._scores = None
+        mean = float(total) / max(1, steps)
+        if not np.isfinite(mean) or not self.theta.is_finite() or self.theta.overflows():
+            raise DivergedError(
+                f"The θ block diverged: mean pair loss {mean} over {steps} steps at learningRate "
+                f"{self.settings.learning_rate * rate:g}. {self._remedy(rate)}"
+            )
+        return mean
 
-        Every rank draws the same numbers and computes the scores of those rows of the batch that it holds. The loss is
-        that of the whole batch, so pairs join rows of different ranks; each rank sends back the gradient that is due
-        to its own rows, and their sum is the gradient that one process would get.
+    def _step(self, positives: IntArray, negatives: IntArray, v: Tensor, u: Tensor) -> Tensor:
+        """One step of Algorithm 2 on these rows of both classes with their weights; the mean pair loss before it.
+
+        Every rank computes the scores of those rows of the batch that it holds. The loss is that of the whole batch,
+        so pairs join rows of different ranks; each rank sends back the gradient that is due to its own rows, and
+        their sum is the gradient that one process would get.
         """
-        settings, batch_size, theta = self.settings, self.settings.batch_size, self.theta
-        device = torch.device(settings.device)
-        loss_of = PAIRINGS[settings.pairing]
+        settings, theta, device = self.settings, self.theta, self._device
+        own_places = torch.from_numpy(np.flatnonzero(np.concatenate((positives, negatives)) >= 0)).to(device)
+        batch = self._batch(positives[positives >= 0], negatives[negatives >= 0])
+        with torch.autocast(device.type, torch.bfloat16, enabled=settings.mixed_precision):
+            own = theta.network(batch).float() if len(own_places) else torch.zeros(0, device=device)
+        scores = self.group.join(own.detach(), own_places, 2 * settings.batch_size).requires_grad_()
+        loss = PAIRINGS[settings.pairing](scores[: settings.batch_size], scores[settings.batch_size :], v, u)
+        (due,) = torch.autograd.grad(loss, scores)
+        theta.optimizer.zero_grad(set_to_none=True)
+        if len(own_places):
+            own.backward(due[own_places])
+        theta.step(batch, self.group)
+        return loss.detach()
+
+    def _batches(
+        self, weights: Mapping[str, Float32Array], steps: int
+    ) -> Iterator[tuple[IntArray, IntArray, Tensor, Tensor]]:
+        """Rows of each step's batch and their weights: −1 in the places of rows that other ranks hold.
+
+        Every rank draws the same numbers.
+        """
         kept = {name: np.flatnonzero(weights[name]) for name in (POSITIVES, NEGATIVES)}
-        theta.begin(rate, steps)
-        total = torch.zeros((), device=device)
         for done in range(0, steps, _STEPS_PER_DRAW):
             count = min(_STEPS_PER_DRAW, steps - done)
             positives = self._draw(kept[POSITIVES], count)
             negatives = self._draw(kept[NEGATIVES], count)
-            v = self._drawn_weights(weights[POSITIVES], positives).to(device)
-            u = self._drawn_weights(weights[NEGATIVES], negatives).to(device)
-            for step, (p, q) in enumerate(zip(positives, negatives, strict=True)):
-                places = torch.from_numpy(np.flatnonzero(np.concatenate((p, q)) >= 0)).to(device)
-                batch = self._batch(p[p >= 0], q[q >= 0], device)
-                with torch.autocast(device.type, torch.bfloat16, enabled=settings.mixed_precision):
-                    own = theta.network(batch).float() if len(places) else torch.zeros(0, device=device)
-                scores = self.group.join(own.detach(), places, 2 * batch_size).requires_grad_()
-                loss = loss_of(scores[:batch_size], scores[batch_size:], v[step], u[step])
-                (due,) = torch.autograd.grad(loss, scores)
-                theta.optimizer.zero_grad(set_to_none=True)
-                if len(places):
-                    own.backward(due[places])
-                theta.step(batch, self.group)
-                total += loss.detach()
-                liveness.beat()
-        theta.settle(self.group)
-        self._scores = None
-        mean = float(total) / max(1, steps)
-        if not np.isfinite(mean) or not theta.is_finite() or theta.overflows():
-            raise DivergedError(
-                f"The θ block diverged: mean pair loss {mean} over {steps} steps at learningRate "
-                f"{settings.learning_rate * rate:g}. {self._remedy(rate)}"
-            )
-        return mean
+            v = self._drawn_weights(weights[POSITIVES], positives)
+            u = self._drawn_weights(weights[NEGATIVES], negatives)
+            yield from zip(positives, negatives, v, u, strict=True)
 
     def _remedy(self, rate: float) -> str:
         if self.theta.is_finite() and self.theta.overflows():
@@ -289,11 +308,15 @@ class Worker:
         """Weights of the drawn rows of all ranks."""
         places = np.flatnonzero(rows >= 0)
         own = torch.from_numpy(weights[rows.ravel()[places]])
-        return self.group.join(own, torch.from_numpy(places), rows.size).view(rows.shape)
+        return self.group.join(own, torch.from_numpy(places), rows.size).view(rows.shape).to(self._device)
 
-    def _batch(self, positives: IntArray, negatives: IntArray, device: torch.device) -> Batch:
+    def _batch(self, positives: IntArray, negatives: IntArray) -> Batch:
         rows = (self.rows[POSITIVES].take(positives), self.rows[NEGATIVES].take(negatives))
-        return self.theta.look_up(concat(*(to_device(some, device) for some in rows)))
+        return self.theta.look_up(concat(*(to_device(some, self._device) for some in rows)))
+
+    @property
+    def _device(self) -> torch.device:
+        return torch.device(self.settings.device)
 
 
 def _size(part: Float32Array | Histogram) -> int:

@@ -12,16 +12,18 @@ import pytest
 import torch
 
 from bspauc_spark import algorithm
-from bspauc_spark.cluster.protocol import InProcessWorkers, one_thread
 from bspauc_spark.errors import BSPAUCError, CollapseError, DivergedError, PlacementError, StagingError, WorkerError
+from bspauc_spark.loop.guard import Guard, _start_of_growth
+from bspauc_spark.results.history import Round
 from bspauc_spark.rows.kinds import NEGATIVES, POSITIVES, VALIDATION_NEGATIVES, VALIDATION_POSITIVES
 from bspauc_spark.rows.rows import DenseRows
 from bspauc_spark.selection import Selection, solve
-from bspauc_spark.selection.pace import AutomaticPace, ExplicitPace, FractionPace
+from bspauc_spark.selection.pace import AutomaticPace, EveryRow, ExplicitPace, FractionPace
 from bspauc_spark.statistics.binned import BinnedScores
 from bspauc_spark.theta import worker
 from bspauc_spark.theta.networks import LayeredNetwork, NetworkSpec
 from bspauc_spark.theta.optimizers import TrainingSettings
+from bspauc_spark.theta.scoring import one_thread
 from bspauc_spark.theta.worker import BlockReport, Worker
 from tests.core.test_fuzz import as_rows
 
@@ -39,7 +41,7 @@ SETTINGS = {
 }
 
 
-def workers(validation: bool = False, **settings) -> InProcessWorkers:
+def workers(validation: bool = False, **settings) -> Worker:
     rng = np.random.default_rng(1)
     x = rng.normal(size=(1500, 4)).astype(np.float32)
     label = (x[:, 0] - x[:, 1] ** 2 > 0) ^ (rng.random(1500) < 0.15)
@@ -48,10 +50,10 @@ def workers(validation: bool = False, **settings) -> InProcessWorkers:
     if validation:
         kinds |= {VALIDATION_POSITIVES: label & held, VALIDATION_NEGATIVES: ~label & held}
     rows = {kind: DenseRows([x[chosen]], 4) for kind, chosen in kinds.items()}
-    return InProcessWorkers(Worker(rows, NetworkSpec("mlp", 4, (16, 16)), TrainingSettings(**{**SETTINGS, **settings})))
+    return Worker(rows, NetworkSpec("mlp", 4, (16, 16)), TrainingSettings(**{**SETTINGS, **settings}))
 
 
-def pairs_of(team: InProcessWorkers) -> np.ndarray:
+def pairs_of(team: Worker) -> np.ndarray:
     scores = team.score()
     return np.maximum(0, 1 - scores.positive.sorted[:, None].astype(float) + scores.negative.sorted[None, :])
 
@@ -60,39 +62,39 @@ def test_objectives_are_those_of_the_formula_at_the_old_and_at_the_new_theta():
     team, tau = workers(averaging=0.0), 0.001
     team.pretrain()
     old = team.score()
-    selection = algorithm.select(FractionPace(0.7, 0.7, 1, nu=1.0), 1, old, None)
-    order = {kind: team._worker.scores()[kind].copy() for kind in (POSITIVES, NEGATIVES)}
+    selection = FractionPace(0.7, 0.7, 1, nu=1.0).select(1, old.positive, old.negative, None)
+    order = {kind: team.scores()[kind].copy() for kind in (POSITIVES, NEGATIVES)}
     v, u = selection.positive_weights(order[POSITIVES]), selection.negative_weights(order[NEGATIVES])
     assert 0 < v.mean() < 1
 
     def objective() -> float:
-        s, r = (team._worker.scores()[kind].astype(float) for kind in (POSITIVES, NEGATIVES))
+        s, r = (team.scores()[kind].astype(float) for kind in (POSITIVES, NEGATIVES))
         hinge = np.maximum(0, 1 - s[:, None] + r[None, :])
         V, U = v.mean(), u.mean()
         pace = -selection.lam * (V + U) + selection.mu * (V - U - selection.lead) ** 2
         return float((v[:, None] * u * hinge).mean() + tau * team.penalty() + pace)
 
     before = objective()
-    block = algorithm.descend(team, selection, tau, ensure_descent=False)
-    row = algorithm._row(1, selection, block, tau, team.score(), 0.0, 0.0)
+    block = Guard(team, [], tau).train(selection)
+    row = Round.of(1, selection, block, team.score(), solve_seconds=0.0)
     assert row.objective_before == pytest.approx(before, abs=1e-9)
     assert row.objective_after == pytest.approx(objective(), abs=1e-9)
-    assert row.objective_before - tau * block.penalty_before == pytest.approx(selection.objective, abs=1e-9)
+    assert row.objective_before - tau * block.before.penalty == pytest.approx(selection.objective, abs=1e-9)
 
 
 def test_selection_weights_of_a_round_belong_to_the_scores_it_started_from():
     team = workers()
     outcome = algorithm.fit(team, FractionPace(0.6, 0.6, 1, nu=1.0), rounds=1, tau=0.0)
     row = outcome.history[0]
-    kept = team._worker.kept()
-    n, m = (len(team._worker.rows[kind]) for kind in (POSITIVES, NEGATIVES))
+    kept = team.kept()
+    n, m = (len(team.rows[kind]) for kind in (POSITIVES, NEGATIVES))
     assert len(kept[POSITIVES].full) + len(kept[POSITIVES].partial) == pytest.approx(row.positive_fraction * n, abs=1)
     assert len(kept[NEGATIVES].full) + len(kept[NEGATIVES].partial) == pytest.approx(row.negative_fraction * m, abs=1)
 
 
 def test_without_a_pace_every_pair_counts():
     team = workers(averaging=0.0)
-    outcome = algorithm.fit(team, None, rounds=2, tau=0.0)
+    outcome = algorithm.fit(team, EveryRow(), rounds=2, tau=0.0)
     assert outcome.history[-1].block_after == pytest.approx(pairs_of(team).mean(), rel=1e-9)
     assert outcome.history[-1].objective_after == pytest.approx(pairs_of(team).mean(), rel=1e-9)
 
@@ -102,8 +104,8 @@ def test_ensure_descent_gives_up_after_three_halvings_and_keeps_theta():
     team = workers(learning_rate=50.0, optimizer="sgd", averaging=0.0, steps=3, tau=0.0)
     before = {name: w.copy() for name, w in team.weights().items()}
     scores = team.score()
-    selection = algorithm.select(None, 1, scores, None)
-    block = algorithm.descend(team, selection, 0.0, ensure_descent=True)
+    selection = Selection.everything(scores.positive, scores.negative)
+    block = Guard(team, [], 0.0, ensure_descent=True).train(selection)
     assert block.rate == 0
     assert block.mean_after == block.mean_before
     assert all(np.array_equal(before[name], w) for name, w in team.weights().items())
@@ -113,13 +115,13 @@ def test_ensure_descent_hides_no_training_that_diverged_in_every_try():
     team = workers(learning_rate=1e6, optimizer="sgd", averaging=0.0, steps=3, tau=0.0)
     before = {name: w.copy() for name, w in team.weights().items()}
     with pytest.raises(DivergedError):
-        algorithm.fit(team, None, 1, tau=0.0, ensure_descent=True)
+        algorithm.fit(team, EveryRow(), 1, tau=0.0, ensure_descent=True)
     assert all(np.array_equal(before[name], w) for name, w in team.weights().items())
 
 
 def test_the_best_validation_round_is_kept_and_patience_stops():
     team = workers(validation=True, learning_rate=0.05)
-    outcome = algorithm.fit(team, None, rounds=30, tau=0.0, patience=3)
+    outcome = algorithm.fit(team, EveryRow(), rounds=30, tau=0.0, patience=3)
     aucs = [row.validation_auc for row in outcome.history]
     assert outcome.best_round == int(np.argmax(aucs)) + 1
     assert len(aucs) == outcome.best_round + 3 or len(aucs) == 30
@@ -177,7 +179,7 @@ def test_a_thread_that_first_computes_while_another_fits_keeps_the_number_of_the
         assert other.submit(torch.get_num_threads).result() == 2
 
 
-@pytest.mark.parametrize("pace", [AutomaticPace(None, 4, 1.0), FractionPace(0.5, 0.8, 4, nu=1.0), None])
+@pytest.mark.parametrize("pace", [AutomaticPace(None, 4, 1.0), FractionPace(0.5, 0.8, 4, nu=1.0), EveryRow()])
 @pytest.mark.parametrize("validation", [False, True])
 def test_a_fit_on_binned_scores_is_that_on_sorted_ones(pace, validation):
     exact, binned = (
@@ -200,7 +202,7 @@ def test_a_fit_on_binned_scores_is_that_on_sorted_ones(pace, validation):
 def test_a_rate_that_is_too_high_is_halved_round_by_round_and_reported(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     team = workers(optimizer="sgd", learning_rate=10.0, averaging=0.0, tau=0.0, pretrain_steps=0)
-    outcome = algorithm.fit(team, None, 2, tau=0.0)
+    outcome = algorithm.fit(team, EveryRow(), 2, tau=0.0)
     assert [row.learning_rate_factor for row in outcome.history] == [0.25, 0.25]
     assert all(row.block_after < 1 for row in outcome.history)
     assert caplog.text.count("a round's training is done again from its start at half the learning rate") == 4
@@ -210,14 +212,14 @@ def test_a_loss_that_explodes_without_a_nan_is_taken_back() -> None:
     team = workers(optimizer="sgd", learning_rate=300.0, averaging=0.0, tau=0.0, pretrain_steps=0, steps=2)
     before = team.weights()
     with pytest.raises(DivergedError, match=r"raised the mean pair loss from 0.997 to 3.*e\+04. Lower learningRate"):
-        algorithm.fit(team, None, 1, tau=0.0)
+        algorithm.fit(team, EveryRow(), 1, tau=0.0)
     assert all(np.array_equal(before[name], array) for name, array in team.weights().items())
 
 
 def test_pretraining_that_explodes_is_redone_slower(caplog: pytest.LogCaptureFixture) -> None:
     settings = {"optimizer": "sgd", "averaging": 0.0, "tau": 0.0, "pretrain_steps": 8}
     team = workers(learning_rate=8.0, **settings)
-    outcome = algorithm.fit(team, None, 1, tau=0.0)
+    outcome = algorithm.fit(team, EveryRow(), 1, tau=0.0)
     assert outcome.history[0].block_before < 10
     assert caplog.text.count("pre-training is done again from its start at half the learning rate") == 1
     assert "raised the mean pair loss from 0.997 to 2.01e+21" in caplog.text
@@ -225,15 +227,15 @@ def test_pretraining_that_explodes_is_redone_slower(caplog: pytest.LogCaptureFix
     hopeless = workers(learning_rate=300.0, **settings)
     before = hopeless.weights()
     with pytest.raises(DivergedError) as caught:
-        algorithm.fit(hopeless, None, 1, tau=0.0)
+        algorithm.fit(hopeless, EveryRow(), 1, tau=0.0)
     assert caught.value.weights is not None
     assert all(np.array_equal(before[name], array) for name, array in caught.value.weights.items())
 
 
 def test_a_loss_that_was_large_before_pretraining_is_no_explosion(monkeypatch: pytest.MonkeyPatch) -> None:
-    def pretrained() -> InProcessWorkers:
+    def pretrained() -> Worker:
         team = workers()
-        network, average = team._worker.theta.network, team._worker.theta.average
+        network, average = team.theta.network, team.theta.average
         network.load_state_dict({name: 30 * tensor for name, tensor in network.state_dict().items()})
         average.load_state_dict(network.state_dict())
         team.pretrain()
@@ -248,7 +250,7 @@ def test_a_loss_that_was_large_before_pretraining_is_no_explosion(monkeypatch: p
 
 def test_a_loss_that_grows_tenfold_over_several_rounds_is_an_explosion(caplog: pytest.LogCaptureFixture) -> None:
     team = workers(optimizer="sgd", learning_rate=5.0, averaging=0.0, tau=0.0, pretrain_steps=0, steps=1)
-    outcome = algorithm.fit(team, None, 9, tau=0.0)
+    outcome = algorithm.fit(team, EveryRow(), 9, tau=0.0)
     assert all(row.block_after < 10 * outcome.history[0].block_before for row in outcome.history)
     assert min(row.learning_rate_factor for row in outcome.history) < 1
     assert "Training raised the mean pair loss from 1 to 21.6" in caplog.text
@@ -258,17 +260,17 @@ def test_a_loss_that_new_pairs_raise_is_no_explosion() -> None:
     """Every block lowers the loss of its pairs, but each round has harder ones."""
     easy = replace(_ZERO, block_before=1.2, block_after=0.4)
     harder = replace(_ZERO, block_before=40.0, block_after=30.0)
-    assert algorithm._start_of_growth([], 0.7) == 0.7
-    assert algorithm._start_of_growth([easy], 40.0) == 40.0
-    assert algorithm._start_of_growth([easy, harder], 900.0) == 900.0
+    assert _start_of_growth([], 0.7) == 0.7
+    assert _start_of_growth([easy], 40.0) == 40.0
+    assert _start_of_growth([easy, harder], 900.0) == 900.0
     # What the blocks themselves have added is the difference.
     grown = replace(_ZERO, block_before=40.0, block_after=120.0)
-    assert algorithm._start_of_growth([easy, grown], 120.0) == 40.0
-    assert algorithm._start_of_growth([easy, grown], 600.0) == 200.0
-    assert algorithm._start_of_growth([easy, grown, grown], 3.0) == 3.0
+    assert _start_of_growth([easy, grown], 120.0) == 40.0
+    assert _start_of_growth([easy, grown], 600.0) == 200.0
+    assert _start_of_growth([easy, grown, grown], 3.0) == 3.0
 
 
-_ZERO = algorithm.Round(**dict.fromkeys(algorithm.Round.__dataclass_fields__, 0))
+_ZERO = Round(**dict.fromkeys(Round.__dataclass_fields__, 0))
 
 
 class BreaksInStep(LayeredNetwork):
@@ -293,8 +295,8 @@ class BreaksInStep(LayeredNetwork):
 )
 def test_a_nan_in_a_step_costs_the_round_it_happens_in_and_no_more(broken: set[int], factors: list[float]) -> None:
     team = workers()
-    team._worker.theta.network.__class__ = BreaksInStep
-    team._worker.theta.network.broken = frozenset(broken)
+    team.theta.network.__class__ = BreaksInStep
+    team.theta.network.broken = frozenset(broken)
     outcome = algorithm.fit(team, AutomaticPace(None, 3, 1.0), 3, tau=0.001)
     assert [row.learning_rate_factor for row in outcome.history] == factors
     assert outcome.history[-1].train_auc > 0.7
@@ -307,7 +309,7 @@ def test_features_whose_squares_adam_cannot_hold_are_an_error_that_says_so(optim
     huge = np.array([[1, 1e30], [2, 1], [0, 3], [2, 1]], dtype=np.float32)
     rows = {POSITIVES: as_rows(huge[:2], sparse), NEGATIVES: as_rows(huge[2:], sparse)}
     settings = TrainingSettings(**{**SETTINGS, "optimizer": optimizer})
-    team = InProcessWorkers(Worker(rows, NetworkSpec("mlp", 2, (4,)), settings))
+    team = Worker(rows, NetworkSpec("mlp", 2, (4,)), settings)
     first = team.weights()
     with pytest.raises(DivergedError, match="beyond float32: scale the features") as caught:
         algorithm.fit(team, AutomaticPace(None, 3, 1.0), 3, tau=0.0)
@@ -317,32 +319,31 @@ def test_features_whose_squares_adam_cannot_hold_are_an_error_that_says_so(optim
 
 def test_training_that_cannot_go_on_leaves_the_last_good_theta() -> None:
     team = workers()
-    team._worker.theta.network.__class__ = BreaksInStep
-    team._worker.theta.network.broken = frozenset(range(61, 1000))
+    team.theta.network.__class__ = BreaksInStep
+    team.theta.network.broken = frozenset(range(61, 1000))
     with pytest.raises(DivergedError) as caught:
-        algorithm.fit(team, None, 5, tau=0.001)
+        algorithm.fit(team, EveryRow(), 5, tau=0.001)
     assert caught.value.outcome is not None
     assert caught.value.weights is not None
     assert len(caught.value.outcome.history) == 2
     good = workers()
-    whole = algorithm.fit(good, None, 2, tau=0.001)
+    whole = algorithm.fit(good, EveryRow(), 2, tau=0.001)
     assert all(np.array_equal(array, whole.weights[name]) for name, array in caught.value.weights.items())
 
 
-class LostInRound3(InProcessWorkers):
+class LostInRound3(Worker):
     """Workers whose third block ends in an error, and whom nobody may ask anything afterwards."""
 
-    def __init__(self, worker: Worker, error: BSPAUCError) -> None:
-        super().__init__(worker)
-        self.error, self.blocks = error, 0
+    error: BSPAUCError
+    blocks = 0
 
     def train(self, selection: Selection, rate: float = 1.0) -> BlockReport:
         self.blocks += 1
         if self.blocks == 3:
+            error = self.error
             # Whoever asks again meets a worker without its parts.
-            self.close()
-            self._worker = None  # type: ignore[assignment]
-            raise self.error
+            vars(self).clear()
+            raise error
         return super().train(selection, rate)
 
 
@@ -351,9 +352,11 @@ class LostInRound3(InProcessWorkers):
 def test_workers_that_are_lost_leave_the_finished_rounds(kind: type[BSPAUCError], exact_rows: int) -> None:
     # A rate at which the second round is worse than the first: the best is not the last.
     settings = {"validation": True, "learning_rate": 0.2, "exact_rows": exact_rows}
+    team = workers(**settings)
+    team.__class__, team.error = LostInRound3, kind("the third block")
     with pytest.raises(kind, match="the third block") as caught:
-        algorithm.fit(LostInRound3(workers(**settings)._worker, kind("the third block")), None, 5, tau=0.001)
-    whole = algorithm.fit(workers(**settings), None, 2, tau=0.001)
+        algorithm.fit(team, EveryRow(), 5, tau=0.001)
+    whole = algorithm.fit(workers(**settings), EveryRow(), 2, tau=0.001)
     outcome, weights = caught.value.outcome, caught.value.weights
     assert outcome is not None
     assert weights is not None

@@ -14,8 +14,8 @@ from bspauc_spark.baselines import KOIL, OPAUC, PPD, CrossEntropy
 from bspauc_spark.baselines.koil import Buffers
 from bspauc_spark.baselines.opauc import Moments, opauc_limit
 from bspauc_spark.baselines.ppd import min_max_loss
-from bspauc_spark.cluster.protocol import one_thread
 from bspauc_spark.errors import InvalidFeaturesError, InvalidLabelError
+from bspauc_spark.theta.scoring import one_thread
 
 Method: TypeAlias = OPAUC | KOIL | PPD | CrossEntropy
 EVERY_METHOD = pytest.mark.parametrize(

@@ -7,8 +7,9 @@ import pytest
 
 from bspauc_spark.errors import CollapseError, InvalidScoresError
 from bspauc_spark.scorer import balanced_threshold
-from bspauc_spark.selection import calibrate_classes, calibration, solve
+from bspauc_spark.selection import solve
 from bspauc_spark.selection.alternation import objective
+from bspauc_spark.selection.calibration import calibrate_classes, calibrate_fraction
 from bspauc_spark.selection.label_noise import estimate_label_noise
 from bspauc_spark.statistics import ClassScores, pair_sum
 from bspauc_spark.statistics import auc as exact_auc
@@ -98,18 +99,19 @@ def test_so_are_the_automatic_pace_and_what_follows_from_it(kind, seed):
     if isinstance(wanted, str):
         assert found == wanted
     else:
-        assert (found.lam, found.mu, found.lead) == pytest.approx((wanted.lam, wanted.mu, wanted.lead), rel=1e-9)
-        assert found.start == pytest.approx(wanted.start, abs=1e-9)
+        one, other = found.selection, wanted.selection
+        assert (one.lam, one.mu, one.lead) == pytest.approx((other.lam, other.mu, other.lead), rel=1e-9)
+        assert one.fractions == pytest.approx(other.fractions, abs=1e-9)
     assert balanced_threshold(*bins) == pytest.approx(balanced_threshold(*exact), rel=1e-3, abs=1e-3)
 
 
 @pytest.mark.parametrize("kind", ["normal", "crowded", "heavy ties"])
 def test_so_is_a_kept_fraction(kind):
     pos, neg, _ = problem(kind, 1, most=2000)
-    wanted = calibration(ClassScores.from_array(pos), ClassScores.from_array(neg), 0.7, nu=1.0)
-    found = calibration(binned(pos)[0], binned(neg)[0], 0.7, nu=1.0)
-    assert found.lam == pytest.approx(wanted.lam, rel=1e-9)
-    assert found.start == pytest.approx(wanted.start, abs=1e-9)
+    wanted = calibrate_fraction(ClassScores.from_array(pos), ClassScores.from_array(neg), 0.7, nu=1.0)
+    found = calibrate_fraction(binned(pos)[0], binned(neg)[0], 0.7, nu=1.0)
+    assert found.selection.lam == pytest.approx(wanted.selection.lam, rel=1e-9)
+    assert found.selection.fractions == pytest.approx(wanted.selection.fractions, abs=1e-9)
 
 
 @pytest.mark.parametrize("kind", KINDS)

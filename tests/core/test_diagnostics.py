@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from bspauc_spark.cluster.protocol import Scores
 from bspauc_spark.results.diagnostics import BINS, MOST_SUSPICIOUS, Diagnostics
 from bspauc_spark.selection import Selection, solve
 from bspauc_spark.selection.label_noise import estimate_label_noise
 from bspauc_spark.statistics import ClassScores
+from bspauc_spark.theta.scores import Scores
 
 
 def _scores(rows: int = 4000, validation: bool = False, seed: int = 0) -> Scores:

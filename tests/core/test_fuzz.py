@@ -14,7 +14,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bspauc_spark import BSPAUCClassifier
-from bspauc_spark.cluster.protocol import InProcessWorkers, one_thread
 from bspauc_spark.errors import BSPAUCError, InvalidParamError, MalformedError
 from bspauc_spark.rows.kinds import KINDS, NEGATIVES, POSITIVES, VALIDATION_NEGATIVES, VALIDATION_POSITIVES, ShardFile
 from bspauc_spark.rows.rows import DenseRows, Rows, SparseBatch, SparseRows
@@ -24,6 +23,7 @@ from bspauc_spark.rows.staging import StagedData
 from bspauc_spark.scorer import Scorer
 from bspauc_spark.spark import plan
 from bspauc_spark.spark.params import check_together
+from bspauc_spark.theta.scoring import one_thread
 from bspauc_spark.theta.worker import Worker
 
 WIDTH = 3
@@ -265,7 +265,7 @@ def fit(estimator: BSPAUCClassifier, rows: dict[str, Rows], sparse: bool) -> Sco
     staged = StagedData(Shards("", {}, width, sparse), counts, (0.0, 1.0), 1.0, "")
     spec, decay = plan.network(estimator, width, lambda: rows), plan.decay(estimator, counts)
     with one_thread():
-        workers = InProcessWorkers(Worker(rows, spec, plan.settings(estimator, decay)))
+        workers = Worker(rows, spec, plan.settings(estimator, decay))
         outcome = estimator._run(workers, decay, None, lambda _: None)
         return estimator._finish(staged, spec, outcome, {}).scorer
 

@@ -106,7 +106,7 @@ def _gradients(group: Group, pairing: str, cut: str) -> list[torch.Tensor]:
     whole = worker.theta.parameters
     worker.theta.optimizer.step = lambda *_: seen.extend(p.grad.clone() for p in whole) or step()
     if worker.theta.table is None:
-        worker.train(selection_of(one_process().scores()))
+        worker.descend(selection_of(one_process().scores()))
         return seen
     move = worker.theta.table.step
 
@@ -116,7 +116,7 @@ def _gradients(group: Group, pairing: str, cut: str) -> list[torch.Tensor]:
         move(named, gradient)
 
     worker.theta.table.step = spy  # type: ignore[method-assign]
-    worker.train(selection_of(one_process().scores()))
+    worker.descend(selection_of(one_process().scores()))
     return seen
 
 
@@ -134,7 +134,7 @@ def bare_gradients(pairing: str) -> list[torch.Tensor]:
     draw = worker._draw
     worker._draw = lambda kept, steps: draws.append(draw(kept, steps)) or draws[-1]  # type: ignore[method-assign]
     plain = worker.theta.network.to_sequential().double()
-    worker.train(selection)
+    worker.descend(selection)
     p, q = draws[0][0], draws[1][0]
     s, r = (plain(torch.from_numpy(data()[name][rows]).double()) for name, rows in ((POSITIVES, p), (NEGATIVES, q)))
     v, u = torch.from_numpy(v[p]), torch.from_numpy(u[q])
@@ -163,7 +163,7 @@ def _fitted(group: Group, cut: str) -> dict[str, Any]:
     worker = Worker(shares(CUTS[cut], group.rank), SPEC, settings(), group)
     first = worker.statistics()
     worker.pretrain()
-    report = worker.block(EVERYTHING)
+    report = worker.train(EVERYTHING)
     return {"first": first, "state": worker.state(), "report": report, "scores": worker.statistics()}
 
 
@@ -171,7 +171,7 @@ def test_two_ranks_draw_train_and_report_what_one_process_does(tmp_path: Path) -
     alone = one_process()
     first = {name: np.sort(scores) for name, scores in alone.scores().items()}
     alone.pretrain()
-    report = alone.block(EVERYTHING)
+    report = alone.train(EVERYTHING)
     on_ranks = in_two(fitted, tmp_path)
     for cut in CUTS:
         zero, one = (ranks[cut] for ranks in on_ranks)
@@ -194,7 +194,7 @@ def diverging(group: Group, cuts: dict[str, int], pretraining: bool) -> tuple[st
     worker = Worker(shares(cuts, group.rank), SPEC, settings(**diverging), group)
     before = worker.state()
     try:
-        worker.pretrain() if pretraining else worker.block(EVERYTHING)
+        worker.pretrain() if pretraining else worker.train(EVERYTHING)
     except DivergedError as error:
         after = worker.state()
         same = all(np.array_equal(after[name], before[name]) for name in before if name != "generator")
@@ -264,7 +264,7 @@ def without_values(group: Group) -> float:
     """Sparse rows of which none has a value other than zero."""
     empty = (np.zeros(4, dtype=np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
     rows: dict[str, Rows] = {name: SparseRows([empty], 5) for name in (POSITIVES, NEGATIVES)}
-    return Worker(rows, SPEC, settings(), group).train(EVERYTHING)
+    return Worker(rows, SPEC, settings(), group).descend(EVERYTHING)
 
 
 def test_sparse_rows_without_any_value_are_no_failure(tmp_path: Path) -> None:

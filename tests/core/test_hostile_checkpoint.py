@@ -17,9 +17,10 @@ import pytest
 import torch
 
 from bspauc_spark import algorithm
-from bspauc_spark.checkpoint import Checkpoints
-from bspauc_spark.cluster.protocol import InProcessWorkers
 from bspauc_spark.errors import BSPAUCError, CheckpointError
+from bspauc_spark.loop.checkpoint import Checkpoints
+from bspauc_spark.loop.monitor import Outcome
+from bspauc_spark.results.history import Round
 from bspauc_spark.rows.kinds import NEGATIVES, POSITIVES
 from bspauc_spark.rows.rows import DenseRows
 from bspauc_spark.rows.storage import DiskFolder
@@ -46,7 +47,7 @@ NAME = "bspauc-round-00002.checkpoint"
 KINDS = ("dense", "sparse", "sgd")
 
 
-def workers(kind: str) -> InProcessWorkers:
+def workers(kind: str) -> Worker:
     rng = np.random.default_rng(0)
     x = (rng.normal(size=(90, FEATURES)) * (rng.random((90, FEATURES)) < 0.6)).astype(np.float32)
     label = x[:, 0] - x[:, 1] > 0
@@ -62,15 +63,15 @@ def workers(kind: str) -> InProcessWorkers:
         averaging=0.9,
         seed=0,
     )
-    return InProcessWorkers(Worker(rows, NetworkSpec("mlp", FEATURES, (4,)), settings))
+    return Worker(rows, NetworkSpec("mlp", FEATURES, (4,)), settings)
 
 
 class Cut(Exception):
     """The driver dies here."""
 
 
-def fit(folder: Path, kind: str, cut_after: int = 0) -> algorithm.Outcome:
-    def on_round(row: algorithm.Round) -> None:
+def fit(folder: Path, kind: str, cut_after: int = 0) -> Outcome:
+    def on_round(row: Round) -> None:
         if row.round == cut_after:
             raise Cut
 
@@ -90,7 +91,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     return found
 
 
-def go_on(folder: Path, kind: str, data: bytes) -> algorithm.Outcome:
+def go_on(folder: Path, kind: str, data: bytes) -> Outcome:
     for old in folder.iterdir():
         old.unlink()
     (folder / NAME).write_bytes(data)

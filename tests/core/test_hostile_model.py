@@ -19,7 +19,6 @@ import safetensors.numpy
 import torch
 from scipy import sparse
 
-from bspauc_spark.cluster.protocol import Scores
 from bspauc_spark.errors import BSPAUCError, ModelFormatError
 from bspauc_spark.model import BSPAUCModel
 from bspauc_spark.results.diagnostics import Diagnostics
@@ -32,6 +31,7 @@ from bspauc_spark.selection.label_noise import estimate_label_noise
 from bspauc_spark.serving import Predictor, ServedSteps
 from bspauc_spark.statistics import ClassScores
 from bspauc_spark.theta.networks import FirstLayer, NetworkSpec
+from bspauc_spark.theta.scores import Scores
 from tests.tampering import DEEP, MISSING, model, spoiled_array, spoiled_bytes, spoiled_plain, with_value
 
 FEATURES = 20

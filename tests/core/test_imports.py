@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 MODULES = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in ROOT.glob("bspauc_spark/**/*.py")}
 ORDER = (
     *("version", "errors", "liveness", "arrays", "schema", "statistics", "selection", "noise"),
-    *("spark.session", "spark.compat", "rows", "theta", "baselines", "cluster", "results", "checkpoint", "algorithm"),
+    *("spark.session", "spark.compat", "rows", "theta", "baselines", "cluster", "results", "loop", "algorithm"),
     *("scorer", "spark", "serving", "model", "flavor", "estimator", "reproduction", "command_line"),
 )
 

@@ -16,7 +16,6 @@ import torch
 from scipy.spatial.distance import pdist
 
 from bspauc_spark import BSPAUCClassifier
-from bspauc_spark.cluster.protocol import one_thread
 from bspauc_spark.rows.kinds import CHUNK_ROWS, NEGATIVES, POSITIVES, ShardFile
 from bspauc_spark.rows.shards import Shards
 from bspauc_spark.selection import Selection
@@ -24,7 +23,7 @@ from bspauc_spark.spark import plan
 from bspauc_spark.theta.median import median_width
 from bspauc_spark.theta.networks import NetworkSpec, frequencies
 from bspauc_spark.theta.optimizers import TrainingSettings
-from bspauc_spark.theta.scoring import score_rows
+from bspauc_spark.theta.scoring import one_thread, score_rows
 from bspauc_spark.theta.worker import Worker
 from tests.core.test_rows import WIDTH as COLUMNS
 from tests.core.test_rows import random_matrix, to_numpy, write
@@ -92,7 +91,7 @@ def test_one_feature_a_step_and_as_many_steps_as_features_is_algorithm_3_to_the_
     blocks: list[np.ndarray] = []
     draw = worker._draw
     monkeypatch.setattr(worker, "_draw", lambda kept, steps: blocks.append(draw(kept, steps)) or blocks[-1])
-    worker.train(SELECTION)
+    worker.descend(SELECTION)
     draws = [pair for k in range(0, len(blocks), 2) for pair in zip(blocks[k], blocks[k + 1], strict=True)]
     assert len(draws) == count
 
@@ -110,7 +109,7 @@ def test_a_block_of_features_moves_and_the_others_only_decay() -> None:
         worker.theta.network.alpha.fill_(1.0)
     for moved in ({0, 1, 2, 3}, {4, 5, 6, 7}, {8, 9, 0, 1}):
         before = worker.theta.network.alpha.detach().clone()
-        worker.train(EVERYTHING)
+        worker.descend(EVERYTHING)
         decayed = (worker.theta.network.alpha.detach() - (1 - 2.0 * 0.05) * before).abs()[:, 0] < 1e-7
         still = {i for i in range(count) if decayed[i] and decayed[count + i]}
         assert still == set(range(count)) - moved
@@ -159,7 +158,7 @@ def test_fits_side_by_side_draw_their_frequencies_once_each(drawn: list[int]) ->
     workers = [Worker(arrays, spec_of(20, seed), settings(steps=2, averaging=0.9)) for seed in (*seeds, 11)]
     for _ in range(3):
         for worker in workers:
-            worker.train(SELECTION)
+            worker.descend(SELECTION)
     assert sorted(drawn) == sorted(20 * seeds)
 
 
@@ -172,7 +171,7 @@ def test_threads_that_begin_together_draw_frequencies_once(drawn: list[int]) -> 
 
 def test_frequencies_are_gone_with_the_last_network_that_uses_them(drawn: list[int]) -> None:
     worker = Worker(dense(data()), spec_of(123, seed=15), settings(steps=2, averaging=0.9))
-    worker.train(SELECTION)
+    worker.descend(SELECTION)
     average = worker.theta.average
     worker.scores()
     assert len(tables(123)) == 1
@@ -218,7 +217,7 @@ def test_sparse_and_dense_rows_train_alike() -> None:
     changes = {"optimizer": "adamw", "learning_rate": 0.02, "steps": 40, "pairing": "all", "averaging": 0.9}
     one, other = (Worker(form(arrays), spec_of(50), settings(**changes)) for form in (dense, compressed))
     for worker in (one, other):
-        worker.train(SELECTION)
+        worker.descend(SELECTION)
     for name in (POSITIVES, NEGATIVES):
         np.testing.assert_allclose(one.scores()[name], other.scores()[name], atol=1e-4)
 
@@ -236,14 +235,14 @@ def test_training_learns_a_ring_that_no_line_can() -> None:
         "pairing": "all",
     }
     worker = Worker(dense(arrays), spec_of(500), settings(**changes))
-    worker.train(EVERYTHING)
+    worker.descend(EVERYTHING)
     s, r = worker.scores()[POSITIVES], worker.scores()[NEGATIVES]
     assert (s[:, None] > r[None, :]).mean() > 0.95
 
 
 def test_the_state_holds_alpha_and_no_frequencies() -> None:
     worker = Worker(dense(data()), spec_of(2000), settings(optimizer="adam", averaging=0.9))
-    worker.train(SELECTION)
+    worker.descend(SELECTION)
     sizes = {name: array.size for name, array in worker.state().items() if not name.startswith("generator")}
     assert set(sizes) == {
         *("network.alpha", "average.alpha", "steps_done"),
@@ -254,7 +253,7 @@ def test_the_state_holds_alpha_and_no_frequencies() -> None:
 
 def test_plain_torch_modules_compute_the_same() -> None:
     worker = Worker(dense(data()), spec_of(100), settings())
-    worker.train(SELECTION)
+    worker.descend(SELECTION)
     plain = worker.theta.network.to_sequential()
     with torch.no_grad():
         found = plain(torch.from_numpy(data()[POSITIVES])).numpy()

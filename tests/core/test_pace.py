@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from bspauc_spark.selection import solve
-from bspauc_spark.selection.pace import AutomaticPace, ExplicitPace, FractionPace, ramp
+from bspauc_spark.selection.pace import AutomaticPace, EveryRow, ExplicitPace, FractionPace, ramp
 from bspauc_spark.statistics import ClassScores
 
 
@@ -19,11 +21,6 @@ def scores(flipped: float = 0.0, seed: int = 0) -> tuple[ClassScores, ClassScore
     return ClassScores.from_array(score[label]), ClassScores.from_array(score[~label])
 
 
-def kept(step, pos, neg):
-    found = solve(pos, neg, step.lam, step.mu, step.start, lead=step.lead)
-    return found.positive_fraction, found.negative_fraction
-
-
 def test_the_ramp_goes_from_0_to_1():
     assert [ramp(t, 5) for t in range(1, 6)] == [0, 0.25, 0.5, 0.75, 1]
     assert ramp(1, 1) == 1
@@ -33,15 +30,16 @@ def test_the_ramp_goes_from_0_to_1():
 def test_the_kept_fraction_rises_linearly(pull):
     pos, neg = scores(0.3)
     pace = FractionPace(0.75, 0.95, rounds=5, **pull)
-    means = [np.mean(kept(pace.at(t, pos, neg), pos, neg)) for t in range(1, 6)]
+    selections = [pace.select(t, pos, neg, None) for t in range(1, 6)]
+    means = [np.mean(one.fractions) for one in selections]
     assert means == pytest.approx([0.75, 0.8, 0.85, 0.9, 0.95], abs=0.011)
-    assert all(pace.at(t, pos, neg).lead == 0 for t in range(1, 6))
+    assert all(one.lead == 0 for one in selections)
 
 
 @pytest.mark.parametrize("flipped", [0.1, 0.3])
 def test_the_automatic_pace_leaves_out_the_wrong_share_of_each_class(flipped):
     pos, neg = scores(flipped)
-    V, U = kept(AutomaticPace(None, rounds=10, nu=1.0).at(1, pos, neg), pos, neg)
+    V, U = AutomaticPace(None, rounds=10, nu=1.0).select(1, pos, neg, None).fractions
     wrong_positives = 0.7 * flipped / (0.7 * flipped + 0.3 * (1 - flipped))
     wrong_negatives = 0.3 * flipped / (0.3 * flipped + 0.7 * (1 - flipped))
     assert pytest.approx(1 - wrong_positives, abs=0.03) == V
@@ -50,14 +48,14 @@ def test_the_automatic_pace_leaves_out_the_wrong_share_of_each_class(flipped):
 
 def test_the_automatic_pace_keeps_nearly_all_rows_where_labels_are_right():
     pos, neg = scores(0.0)
-    assert min(kept(AutomaticPace(None, rounds=10, nu=1.0).at(1, pos, neg), pos, neg)) > 0.97
+    assert min(AutomaticPace(None, rounds=10, nu=1.0).select(1, pos, neg, None).fractions) > 0.97
 
 
 def test_a_start_ramps_the_automatic_pace():
     pos, neg = scores(0.3)
     pace = AutomaticPace(0.8, rounds=3, nu=1.0)
-    first, last = kept(pace.at(1, pos, neg), pos, neg), kept(pace.at(3, pos, neg), pos, neg)
-    end = kept(AutomaticPace(None, rounds=3, nu=1.0).at(1, pos, neg), pos, neg)
+    first, last = pace.select(1, pos, neg, None).fractions, pace.select(3, pos, neg, None).fractions
+    end = AutomaticPace(None, rounds=3, nu=1.0).select(1, pos, neg, None).fractions
     assert first == pytest.approx((0.8, 0.8), abs=0.02)
     assert last == pytest.approx(end, abs=1e-6)
 
@@ -66,13 +64,43 @@ def test_geometric_and_linear_lambda_are_those_of_algorithm_1():
     pos, neg = scores(0.2)
     geometric = ExplicitPace(first=0.2, largest=0.5, rounds=4, growth=1.5, mu=0.5, fraction=0.5)
     linear = ExplicitPace(first=0.2, largest=0.5, rounds=4, growth=None, mu=0.5, fraction=0.5)
-    assert [geometric.at(t, pos, neg).lam for t in range(1, 5)] == pytest.approx([0.2, 0.3, 0.45, 0.5])
-    assert [linear.at(t, pos, neg).lam for t in range(1, 5)] == pytest.approx([0.2, 0.3, 0.4, 0.5])
-    assert {geometric.at(t, pos, neg).mu for t in range(1, 5)} == {0.5}
-    assert geometric.at(2, pos, neg).start is None
+    for pace, wanted in ((geometric, [0.2, 0.3, 0.45, 0.5]), (linear, [0.2, 0.3, 0.4, 0.5])):
+        selections = rounds_of(pace, 4, pos, neg)
+        assert [one.lam for one in selections] == pytest.approx(wanted)
+        assert {one.mu for one in selections} == {0.5}
+
+
+def test_an_explicit_pace_starts_where_the_round_before_ended():
+    """From everything another stationary point is reached."""
+    pos, neg = ClassScores.from_array([1.4, -0.6]), ClassScores.from_array([-1.8, -1.1])
+    pace = ExplicitPace(first=0.5, largest=0.5, rounds=2, growth=1.0, mu=0.5, fraction=0.5)
+    first = pace.select(1, pos, neg, None)
+    assert first == solve(pos, neg, 0.5, 0.5)
+    lower = replace(first, positive_fraction=0.5, negative_fraction=0.5)
+    assert pace.select(2, pos, neg, lower) == solve(pos, neg, 0.5, 0.5, (0.5, 0.5))
+
+
+def test_a_linear_lambda_may_fall_and_a_geometric_one_stops_at_its_largest():
+    pos, neg = scores(0.2)
+    falling = ExplicitPace(first=2.0, largest=1.0, rounds=3, growth=None, mu=0.5, fraction=0.5)
+    assert [one.lam for one in rounds_of(falling, 3, pos, neg)] == pytest.approx([2.0, 1.5, 1.0])
+    beyond = ExplicitPace(first=0.3, largest=1e30, rounds=4, growth=1e30, mu=0.5, fraction=0.5)
+    assert [one.lam for one in rounds_of(beyond, 4, pos, neg)] == pytest.approx([0.3, 0.3e30, 1e30, 1e30])
 
 
 def test_without_a_first_lambda_round_1_keeps_the_fraction():
     pos, neg = scores(0.3)
-    step = ExplicitPace(first=None, largest=5.0, rounds=4, growth=1.5, mu=0.5, fraction=0.8).at(1, pos, neg)
-    assert np.mean(kept(step, pos, neg)) == pytest.approx(0.8, abs=0.02)
+    pace = ExplicitPace(first=None, largest=5.0, rounds=4, growth=1.5, mu=0.5, fraction=0.8)
+    assert np.mean(pace.select(1, pos, neg, None).fractions) == pytest.approx(0.8, abs=0.02)
+
+
+def test_every_row_is_kept_where_nothing_is_paced():
+    assert EveryRow().select(3, *scores(0.3), None).fractions == (1.0, 1.0)
+
+
+def rounds_of(pace, rounds, pos, neg):
+    """The selections of consecutive rounds at the same scores."""
+    made = [None]
+    for t in range(1, rounds + 1):
+        made.append(pace.select(t, pos, neg, made[-1]))
+    return made[1:]

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from bspauc_spark.checkpoint import Checkpoints
 from bspauc_spark.cluster.preflight import Placement, check_checkpoint_dir, check_staging
 from bspauc_spark.errors import CheckpointError, StagingError
+from bspauc_spark.loop.checkpoint import Checkpoints
 from bspauc_spark.rows.storage import DiskFolder
 
 NO_SESSION: Any = None

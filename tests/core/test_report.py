@@ -12,13 +12,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from bspauc_spark.cluster.protocol import Scores
 from bspauc_spark.results.diagnostics import Diagnostics
 from bspauc_spark.results.history import Round
 from bspauc_spark.results.summary import TrainingSummary
 from bspauc_spark.selection import solve
 from bspauc_spark.selection.label_noise import estimate_label_noise
 from bspauc_spark.statistics import ClassScores
+from bspauc_spark.theta.scores import Scores
 
 
 def _round(number: int, validation_auc: float) -> Round:

@@ -13,18 +13,9 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from bspauc_spark.errors import BSPAUCError, BSPAUCWarning, CollapseError, InvalidPaceError, MalformedError
-from bspauc_spark.selection import (
-    Calibration,
-    Selection,
-    _search,
-    calibrate,
-    calibrate_classes,
-    calibration,
-    solve,
-    update_u,
-    update_v,
-)
+from bspauc_spark.selection import Selection, calibrate, solve, update_u, update_v
 from bspauc_spark.selection.alternation import Problem, alternate
+from bspauc_spark.selection.calibration import Calibration, _search, calibrate_classes, calibrate_fraction
 from bspauc_spark.statistics import ClassScores
 
 KINDS = ["generic", "tied", "all zero loss", "all kept", "none kept", "mu is zero", "sizes differ", "with a lead"]
@@ -204,7 +195,7 @@ def test_the_objective_never_increases(kind, accelerate):
     for problem, fraction in each_case(kind):
         points = alternate(
             Problem.of(problem.pos, problem.neg, problem.lam, problem.mu, problem.lead),
-            start=(1.0, fraction),
+            U=fraction,
             accelerate=accelerate,
         )
         trace = [problem.K(problem.v(point.V), problem.u(point.U)) for point in points]
@@ -241,7 +232,7 @@ def test_a_multi_start_is_seldom_better(record_property):
         inner = Problem.of(problem.pos, problem.neg, problem.lam, problem.mu)
 
         def end_value(start, inner=inner, problem=problem):
-            *_, end = alternate(inner, start=start)
+            *_, end = alternate(inner, start[1])
             return problem.K(problem.v(end.V), problem.u(end.U))
 
         best = min(end_value((1.0, U)) for U in np.linspace(0, 1, 9))
@@ -412,7 +403,7 @@ def test_the_objective_is_computed_only_when_asked_for(monkeypatch):
     def fail(*_):
         raise AssertionError("the objective was computed")
 
-    monkeypatch.setattr("bspauc_spark.selection.objective", fail)
+    monkeypatch.setattr("bspauc_spark.selection.solution.objective", fail)
     solve(*scores_of(0), 0.3, 0.3).positive_weights([0.0])
 
 
@@ -505,53 +496,55 @@ def test_calibrate_then_solve_keeps_the_fraction_or_says_that_it_cannot(kind, pu
 @pytest.mark.parametrize("nu", [1.0, 10.0])
 @pytest.mark.parametrize("fraction", [0.3, 0.5, 0.7, 0.9, 1.0])
 def test_the_default_kind_of_pace_is_reached_exactly_on_an_untrained_network(fraction, nu):
-    found = calibration(*scores_of(6, "untrained"), fraction, nu=nu)
+    found = calibrate_fraction(*scores_of(6, "untrained"), fraction, nu=nu)
     assert found.gap < 1e-3
-    assert found.mu == nu * found.lam
+    assert found.selection.mu == nu * found.selection.lam
 
 
 @pytest.mark.parametrize("fraction", [0.05, 0.2, 0.3])
 def test_below_the_fraction_that_costs_nothing_calibration_keeps_that_one(fraction):
     pos, neg = scores_of(7, "trained")
-    found = calibration(pos, neg, fraction, nu=1.0)
-    V, U = found.start
+    found = calibrate_fraction(pos, neg, fraction, nu=1.0)
+    V, U = found.selection.fractions
     assert pytest.approx(U, abs=0.02) == V
     top = np.sort(pos.sorted)[::-1][math.ceil(V * len(pos)) - 1]
     bottom = neg.sorted[math.ceil(U * len(neg)) - 1]
     assert 1.0 - float(top) + float(bottom) < 0.05
-    assert found.gap == pytest.approx(found.fraction_reached - fraction)
-    assert 0.0 < found.lam <= 1e-6
+    assert found.gap == pytest.approx(found.fraction - fraction)
+    assert 0.0 < found.selection.lam <= 1e-6
 
 
 def test_calibration_starts_solve_at_its_own_point_unless_told_otherwise():
     pos, neg = ClassScores.from_array([1.4, -0.6]), ClassScores.from_array([-1.8, -1.1])
-    assert calibration(pos, neg, 0.66, nu=1.0).start == pytest.approx((0.66, 0.66))
-    assert calibration(pos, neg, 0.66, nu=1.0, cold=True).start == pytest.approx((0.5, 1.0))
+    assert calibrate_fraction(pos, neg, 0.66, nu=1.0).selection.fractions == pytest.approx((0.66, 0.66))
+    assert calibrate_fraction(pos, neg, 0.66, nu=1.0, cold=True).selection.fractions == pytest.approx((0.5, 1.0))
 
 
 def test_a_lambda_that_empties_a_class_counts_as_keeping_nothing():
     # Below some λ a class is empty; just above it half of all rows is kept.
-    found = calibration(ClassScores.from_array([0.0]), ClassScores.from_array([0.0]), 0.4, mu=0.1, cold=True)
-    assert found.fraction_reached == pytest.approx(0.5, abs=1e-6)
+    found = calibrate_fraction(ClassScores.from_array([0.0]), ClassScores.from_array([0.0]), 0.4, mu=0.1, cold=True)
+    assert found.fraction == pytest.approx(0.5, abs=1e-6)
 
 
 def test_of_several_stationary_points_the_one_that_solve_stays_at_is_taken():
-    found = calibration(ClassScores.from_array([0.0]), ClassScores.from_array([0.1]), 0.71, mu=0.2, cold=True)
-    assert found.start == pytest.approx((0.42, 1.0))
+    found = calibrate_fraction(ClassScores.from_array([0.0]), ClassScores.from_array([0.1]), 0.71, mu=0.2, cold=True)
+    assert found.selection.fractions == pytest.approx((0.42, 1.0))
+
+
+EVERYTHING = Selection.everything(ClassScores.from_array([1.0]), ClassScores.from_array([0.0]))
 
 
 def test_a_gap_of_a_hundredth_counts_as_reached():
-    assert Calibration(0.1, 0.1, (0.5, 0.5), 0.5, gap=0.01).reached
-    assert Calibration(0.1, 0.1, (0.5, 0.5), 0.5, gap=0.0).lead == 0.0
-    assert not Calibration(0.1, 0.1, (0.5, 0.5), 0.5, gap=0.0101).reached
+    assert Calibration(EVERYTHING, gap=0.01).reached
+    assert not Calibration(EVERYTHING, gap=0.0101).reached
 
 
 def test_solving_from_a_calibrated_start_keeps_it():
     pos, neg = scores_of(8, "noisy")
-    found = calibration(pos, neg, 0.85, nu=1.0)
-    selection = solve(pos, neg, found.lam, found.mu, start=found.start)
+    found = calibrate_fraction(pos, neg, 0.85, nu=1.0)
+    selection = solve(pos, neg, found.selection.lam, found.selection.mu, start=found.selection.fractions)
     kept = (selection.positive_fraction, selection.negative_fraction)
-    assert kept == pytest.approx(found.start, abs=1e-9)
+    assert kept == pytest.approx(found.selection.fractions, abs=1e-9)
 
 
 @pytest.mark.parametrize("pull", [{}, {"mu": 0.3, "nu": 1.0}, {"mu": -1.0}, {"nu": math.nan}])
@@ -573,10 +566,12 @@ def test_any_fractions_of_the_two_classes_can_be_kept_where_their_thresholds_cos
     pos, neg = scores_of(11, kind)
     found = calibrate_classes(pos, neg, V, U, nu)
     one_row = 1 / 300
-    assert found.start == pytest.approx((V, U), abs=one_row)
-    assert found.mu >= nu * found.lam * (1 - 1e-12)
-    again = solve(pos, neg, found.lam, found.mu, start=found.start, lead=found.lead)
-    assert (again.positive_fraction, again.negative_fraction) == pytest.approx(found.start, abs=one_row)
+    assert found.selection.fractions == pytest.approx((V, U), abs=one_row)
+    assert found.selection.mu >= nu * found.selection.lam * (1 - 1e-12)
+    again = solve(
+        pos, neg, found.selection.lam, found.selection.mu, start=found.selection.fractions, lead=found.selection.lead
+    )
+    assert (again.positive_fraction, again.negative_fraction) == pytest.approx(found.selection.fractions, abs=one_row)
 
 
 @pytest.mark.parametrize(("V", "U"), [(1.0, 0.8), (0.8, 1.0), (1.0, 1.0)])
@@ -584,8 +579,10 @@ def test_any_fractions_of_the_two_classes_can_be_kept_where_their_thresholds_cos
 def test_a_class_can_be_kept_whole(kind, V, U):
     pos, neg = scores_of(10, kind)
     found = calibrate_classes(pos, neg, V, U, nu=1.0)
-    assert found.start == pytest.approx((V, U), abs=0.01) or kind == "separable"
-    assert found.gap == pytest.approx(max(abs(found.start[0] - V), abs(found.start[1] - U)), abs=1e-12)
+    assert found.selection.fractions == pytest.approx((V, U), abs=0.01) or kind == "separable"
+    assert found.gap == pytest.approx(
+        max(abs(found.selection.fractions[0] - V), abs(found.selection.fractions[1] - U)), abs=1e-12
+    )
 
 
 def test_the_fractions_of_classes_want_a_positive_nu():
@@ -595,7 +592,7 @@ def test_the_fractions_of_classes_want_a_positive_nu():
 
 def test_where_no_balance_holds_the_fractions_everything_is_kept_and_the_gap_reported():
     found = calibrate_classes(ClassScores.from_array([-3.0]), ClassScores.from_array([0.0]), 0.3, 1e-6, nu=0.001)
-    assert found.start == (1.0, 1.0)
+    assert found.selection.fractions == (1.0, 1.0)
     assert found.gap == pytest.approx(1 - 1e-6)
     assert not found.reached
 
@@ -604,7 +601,7 @@ def test_rows_that_cost_nothing_stay_whatever_fractions_are_asked_and_the_gap_is
     pos, neg = scores_of(11, "separable")
     found = calibrate_classes(pos, neg, 0.3, 0.3, nu=1.0)
     assert not found.reached
-    assert found.gap == pytest.approx(max(found.start) - 0.3, abs=1e-12)
+    assert found.gap == pytest.approx(max(found.selection.fractions) - 0.3, abs=1e-12)
 
 
 @pytest.mark.parametrize("rises", [True, False])
@@ -658,9 +655,9 @@ def test_the_search_for_lambda_gives_up_where_what_is_kept_jumps_over_the_fracti
 )
 def test_a_fraction_that_a_coarse_search_misses_is_found_by_a_closer_look(s_pos, s_neg, fraction, mu):
     pos, neg = (ClassScores.from_array(np.array(scores.split(), float)) for scores in (s_pos, s_neg))
-    found = calibration(pos, neg, fraction, mu=mu, cold=True)
+    found = calibrate_fraction(pos, neg, fraction, mu=mu, cold=True)
     assert found.reached
-    kept = solve(pos, neg, found.lam, mu)
+    kept = solve(pos, neg, found.selection.lam, mu)
     assert (kept.positive_fraction + kept.negative_fraction) / 2 == pytest.approx(fraction, abs=0.01)
 
 
@@ -675,4 +672,4 @@ def test_a_fraction_that_a_coarse_search_misses_is_found_by_a_closer_look(s_pos,
 def test_where_a_weak_balance_does_not_hold_the_fractions_a_stronger_one_does(s_pos, s_neg, V, U, nu, times):
     found = calibrate_classes(ClassScores.from_array(s_pos), ClassScores.from_array(s_neg), V, U, nu)
     assert found.reached
-    assert found.mu == pytest.approx(times * nu * found.lam)
+    assert found.selection.mu == pytest.approx(times * nu * found.selection.lam)

@@ -14,14 +14,13 @@ from scipy import sparse
 from sklearn.metrics import roc_auc_score
 from torch import nn
 
-from bspauc_spark.cluster.protocol import one_thread
 from bspauc_spark.errors import DivergedError
 from bspauc_spark.rows.kinds import CHUNK_ROWS, NEGATIVES, POSITIVES
 from bspauc_spark.rows.rows import Batch, DenseRows, Rows, SparseRows
 from bspauc_spark.selection import Selection
 from bspauc_spark.theta.networks import LayeredNetwork, NetworkSpec, ScoringNetwork
 from bspauc_spark.theta.optimizers import TrainingSettings
-from bspauc_spark.theta.scoring import score_rows
+from bspauc_spark.theta.scoring import one_thread, score_rows
 from bspauc_spark.theta.worker import Worker
 
 FEATURES = 5
@@ -115,7 +114,7 @@ def test_one_sgd_step_is_line_5_of_algorithm_2(pairing: str, monkeypatch: pytest
     v, u = weights_of(worker, selection)
     w, b = (p.double().numpy() for p in parameters(worker.theta.network))
     steps = record_draws(worker, monkeypatch)
-    loss = worker.train(selection)
+    loss = worker.descend(selection)
 
     (p, q), x = steps[0], {name: a.astype(float) for name, a in data().items()}
     xp, xq = x[POSITIVES][p], x[NEGATIVES][q]
@@ -142,7 +141,7 @@ def test_several_steps_equal_a_bare_torch_loop(optimizer: str, rate: float, monk
     v, u = (torch.from_numpy(w) for w in weights_of(worker, selection))
     plain = worker.theta.network.to_sequential().double()
     steps = record_draws(worker, monkeypatch)
-    mean_loss = worker.train(selection, rate)
+    mean_loss = worker.descend(selection, rate)
 
     kinds = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
     bare = kinds[optimizer](plain.parameters(), lr=0.01 * rate, weight_decay=0.1)
@@ -175,7 +174,7 @@ def test_rare_features_of_wide_rows_are_not_learned_by_heart(monkeypatch: pytest
 
     def clean_auc() -> float:
         worker = make("mlp", arrays, optimizer="adamw", learning_rate=3e-3, batch_size=64, steps=100)
-        worker.train(EVERYTHING)
+        worker.descend(EVERYTHING)
         scores = worker.scores()
         both = np.concatenate([scores[POSITIVES], scores[NEGATIVES]])
         return float(roc_auc_score(np.concatenate([truth[label], truth[~label]]), both))
@@ -192,8 +191,8 @@ def test_the_average_is_an_ema_with_a_short_memory_at_first(monkeypatch: pytest.
     first, seen = parameters(worker.theta.network), []
     step = worker.theta.optimizer.step
     monkeypatch.setattr(worker.theta.optimizer, "step", lambda: (step(), seen.append(parameters(worker.theta.network))))
-    worker.train(EVERYTHING)
-    worker.train(EVERYTHING)
+    worker.descend(EVERYTHING)
+    worker.descend(EVERYTHING)
     average = [p.double() for p in first]
     for t, theta in enumerate(seen, start=1):
         decay = min(0.6, (1 + t) / (10 + t))
@@ -206,7 +205,7 @@ def test_the_average_is_an_ema_with_a_short_memory_at_first(monkeypatch: pytest.
 
 def test_scores_are_those_of_the_average() -> None:
     worker = make(averaging=0.9, learning_rate=0.5)
-    worker.train(EVERYTHING)
+    worker.descend(EVERYTHING)
     plain = worker.theta.average.to_sequential()
     with torch.no_grad():
         wanted = plain(torch.from_numpy(data()[POSITIVES])).numpy()
@@ -218,7 +217,7 @@ def test_draws_come_only_from_kept_rows_and_are_uniform_among_them(monkeypatch: 
     selection = select(worker, kept=0.5)
     v, u = weights_of(worker, selection)
     steps = record_draws(worker, monkeypatch)
-    worker.train(selection)
+    worker.descend(selection)
     for drawn, weights in zip(zip(*steps, strict=True), (v, u), strict=True):
         counts = np.bincount(np.concatenate(drawn), minlength=len(weights))
         kept = weights > 0
@@ -235,14 +234,14 @@ def test_the_fractional_weight_scales_the_loss_of_its_row() -> None:
     s, r = (worker.scores()[name] for name in (POSITIVES, NEGATIVES))
     selection = Selection(float(s.max()), 0.5, float(r.min()), 0.25, 1.0, 1.0, 0.5 / 40, 0.25 / 90, 1, True)
     xi = max(0.0, 1 - float(s.max()) + float(r.min()))
-    assert worker.train(selection) == pytest.approx(0.5 * 0.25 * xi, rel=1e-5)
+    assert worker.descend(selection) == pytest.approx(0.5 * 0.25 * xi, rel=1e-5)
 
 
 def test_kept_gives_the_new_scores_by_the_weight_that_rows_had() -> None:
     worker = make(learning_rate=0.5)
     selection = select(worker)
     v, u = weights_of(worker, selection)
-    worker.train(selection)
+    worker.descend(selection)
     for name, weights in ((POSITIVES, v), (NEGATIVES, u)):
         kept, scores = worker.kept()[name], worker.scores()[name]
         assert np.array_equal(kept.full, scores[weights == 1])
@@ -281,9 +280,9 @@ def assert_same_bits(found: Any, wanted: Any) -> None:
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 def test_undo_restores_theta_optimizer_average_and_scores_bit_for_bit(optimizer: str, averaging: float) -> None:
     worker = make(optimizer=optimizer, averaging=averaging, learning_rate=0.05)
-    worker.train(EVERYTHING)
+    worker.descend(EVERYTHING)
     before = snapshot(worker)
-    worker.train(select(worker))
+    worker.descend(select(worker))
     after = snapshot(worker)
     worker.undo()
     assert_same_bits(snapshot(worker), before)
@@ -293,9 +292,9 @@ def test_undo_restores_theta_optimizer_average_and_scores_bit_for_bit(optimizer:
 def test_a_block_repeated_after_undo_sees_other_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     worker = make()
     steps = record_draws(worker, monkeypatch)
-    worker.train(EVERYTHING)
+    worker.descend(EVERYTHING)
     worker.undo()
-    worker.train(EVERYTHING)
+    worker.descend(EVERYTHING)
     first, second = (np.concatenate([p for p, _ in part]) for part in (steps[:6], steps[6:]))
     assert not np.array_equal(first, second)
 
@@ -303,13 +302,13 @@ def test_a_block_repeated_after_undo_sees_other_pairs(monkeypatch: pytest.Monkey
 def test_a_loaded_state_goes_on_as_if_nothing_had_happened() -> None:
     changes = {"optimizer": "adam", "averaging": 0.9, "learning_rate": 0.02}
     one, other = make(**changes), make(**changes, seed=99)
-    one.train(EVERYTHING)
+    one.descend(EVERYTHING)
     stored = one.state()
-    one.train(select(one))
+    one.descend(select(one))
     wanted = snapshot(one)
     for worker in (other, one):
-        worker.load_state(stored)
-        worker.train(select(worker))
+        worker.load(stored)
+        worker.descend(select(worker))
         assert_same_bits(snapshot(worker), wanted)
 
 
@@ -317,7 +316,7 @@ def test_the_seed_decides_theta_and_draws() -> None:
     def trained(seed: int) -> Worker:
         worker = make(seed=seed, optimizer="adam")
         worker.pretrain()
-        worker.train(EVERYTHING)
+        worker.descend(EVERYTHING)
         return worker
 
     first, again, other = (trained(seed) for seed in (3, 3, 4))
@@ -330,14 +329,14 @@ def test_training_does_not_touch_the_global_generator() -> None:
     before = torch.get_rng_state()
     worker = make(pretrain_steps=2, pretrain_fraction=0.5)
     worker.pretrain()
-    worker.train(EVERYTHING)
+    worker.descend(EVERYTHING)
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_a_penalty_that_makes_theta_grow_is_named() -> None:
     worker = make(steps=60, tau=1e5)
     with pytest.raises(DivergedError, match=r"Lower learningRate or regParam: in each step θ loses their product, \d+"):
-        worker.train(EVERYTHING)
+        worker.descend(EVERYTHING)
 
 
 def test_a_learning_rate_that_diverges_is_an_error_with_advice() -> None:
@@ -345,7 +344,7 @@ def test_a_learning_rate_that_diverges_is_an_error_with_advice() -> None:
     with pytest.raises(
         DivergedError, match=r"diverged.*learningRate 1e\+12. Lower learningRate, or scale the features"
     ):
-        worker.train(EVERYTHING)
+        worker.descend(EVERYTHING)
 
 
 @pytest.mark.parametrize(
@@ -427,7 +426,7 @@ def test_training_on_sparse_rows_follows_the_dense_path() -> None:
     spec = NetworkSpec("mlp", 50, (16, 8))
     changes = {"optimizer": "sgd", "learning_rate": 0.1, "tau": 0.3, "steps": 40, "averaging": 0.9}
     one, other = (Worker(form(arrays), spec, settings(**changes)) for form in (dense, compressed))
-    losses = [worker.train(EVERYTHING) for worker in (one, other)]
+    losses = [worker.descend(EVERYTHING) for worker in (one, other)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
     for a, b in zip(parameters(one.theta.average), parameters(other.theta.average), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
@@ -438,17 +437,17 @@ def test_a_state_of_sparse_rows_goes_on_bit_for_bit_and_a_block_can_be_undone() 
     spec = NetworkSpec("mlp", 50, (16, 8))
     changes: dict[str, Any] = {"optimizer": "adamw", "learning_rate": 0.01, "averaging": 0.9}
     one, other = (Worker(compressed(arrays), spec, settings(**changes)) for _ in range(2))
-    one.train(EVERYTHING)
-    other.load_state(one.state())
+    one.descend(EVERYTHING)
+    other.load(one.state())
     before = one.scores()[POSITIVES].copy()
     for worker in (one, other):
-        worker.train(EVERYTHING)
+        worker.descend(EVERYTHING)
     assert np.array_equal(one.scores()[POSITIVES], other.scores()[POSITIVES])
     assert not np.array_equal(one.scores()[POSITIVES], before)
     one.undo()
     assert np.array_equal(one.scores()[POSITIVES], before)
     again = Worker(compressed(arrays), spec, settings(**changes))
-    again.load_state(one.state())
+    again.load(one.state())
     assert np.array_equal(again.scores()[POSITIVES], before)
     for name, array in one.state().items():
         np.testing.assert_array_equal(array, again.state()[name], err_msg=name)
@@ -458,7 +457,7 @@ def test_sparse_rows_without_any_value_score_the_bias() -> None:
     arrays = {POSITIVES: np.zeros((3, 4), np.float32), NEGATIVES: np.zeros((2, 4), np.float32)}
     worker = Worker(compressed(arrays), NetworkSpec("linear", 4), settings(steps=2))
     assert np.array_equal(worker.scores()[POSITIVES], np.full(3, worker.theta.network.first.bias.item(), np.float32))
-    assert worker.train(EVERYTHING) == pytest.approx(1.0)
+    assert worker.descend(EVERYTHING) == pytest.approx(1.0)
 
 
 def test_training_lowers_the_loss_on_all_pairs() -> None:
@@ -469,7 +468,7 @@ def test_training_lowers_the_loss_on_all_pairs() -> None:
         return float(np.maximum(0, 1 - s[:, None] + r[None, :]).mean())
 
     before = loss()
-    worker.train(EVERYTHING)
+    worker.descend(EVERYTHING)
     assert loss() < 0.7 * before
 
 
@@ -482,7 +481,7 @@ def test_mixed_precision_steps_are_near_the_exact_ones_and_leave_float32(form: A
     exact, mixed = (Worker(form(arrays), spec, settings(mixed_precision=m, **changes)) for m in (False, True))
     # oneDNN finds AMX on some CPUs of which a virtual machine may not use it, and fails.
     with torch.backends.mkldnn.flags(enabled=False):
-        losses = [worker.train(EVERYTHING) for worker in (exact, mixed)]
+        losses = [worker.descend(EVERYTHING) for worker in (exact, mixed)]
     assert losses[0] == pytest.approx(losses[1], rel=0.02)
     assert {p.dtype for p in mixed.theta.network.parameters()} == {torch.float32}
     assert not np.array_equal(exact.scores()[POSITIVES], mixed.scores()[POSITIVES])
@@ -495,7 +494,7 @@ def test_mixed_precision_steps_are_near_the_exact_ones_and_leave_float32(form: A
 
 def test_the_penalty_is_half_the_squared_norm_of_the_average() -> None:
     worker = make(averaging=0.9, learning_rate=0.5)
-    worker.train(EVERYTHING)
+    worker.descend(EVERYTHING)
     theta = np.concatenate([p.double().numpy().ravel() for p in parameters(worker.theta.average)])
     assert worker.penalty() == pytest.approx(0.5 * theta @ theta, rel=1e-12)
 

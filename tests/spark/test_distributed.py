@@ -20,21 +20,25 @@ from pyspark.ml.torch.distributor import TorchDistributor
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from bspauc_spark import BSPAUCClassifier, BSPAUCModel, algorithm
+from bspauc_spark import BSPAUCClassifier, BSPAUCModel
 from bspauc_spark.cluster import launch
 from bspauc_spark.cluster.launch import Launch
 from bspauc_spark.cluster.mailbox import Message
-from bspauc_spark.cluster.protocol import Scores
 from bspauc_spark.cluster.rank import Task
 from bspauc_spark.cluster.remote import DistributedWorkers
 from bspauc_spark.errors import CheckpointError, DivergedError, InvalidDataError, PlacementError, WorkerError
+from bspauc_spark.loop.guard import Guard
+from bspauc_spark.loop.monitor import Monitor
 from bspauc_spark.rows.columns import Columns
 from bspauc_spark.rows.kinds import NEGATIVES, POSITIVES
 from bspauc_spark.rows.staging import StagedData, stage
 from bspauc_spark.selection import Selection
 from bspauc_spark.spark import plan
+from bspauc_spark.statistics import OrderedScores
 from bspauc_spark.theta.networks import NetworkSpec, ScoringNetwork
+from bspauc_spark.theta.scores import Scores
 from tests.conftest import FAST
+from tests.paces import after_each_selection, before_each_round, interrupt_in_round_2
 from tests.processes import Driver, alive, assert_clean, descendants, launchers, ranks, wait_for
 from tests.spark.test_hostile import LABEL, VALUE, told
 
@@ -105,21 +109,24 @@ def test_two_local_processes_are_launched_once_and_learn_what_one_process_learns
     moons: DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launches: list[str] = []
-    firsts: list[tuple[Scores, Selection]] = []
-    run, select = TorchDistributor.run, algorithm.select
+    begun, selected = list[Scores](), list[Selection]()
+    run, begin = TorchDistributor.run, Monitor.begin
 
     def seen_run(self: TorchDistributor, *args: Any) -> Any:
         launches.append("run")
         return run(self, *args)
 
-    def seen_select(pace: Any, t: int, scores: Scores, previous: Selection | None) -> Selection:
-        selection = select(pace, t, scores, previous)
+    def seen_begin(self: Monitor, workers: Guard) -> tuple[Scores, Selection | None]:
+        begun.append(begin(self, workers)[0])
+        return begun[-1], None
+
+    def see(t: int, pos: OrderedScores, neg: OrderedScores, selection: Selection) -> None:
         if t == 1:
-            firsts.append((scores, selection))
-        return selection
+            selected.append(selection)
 
     monkeypatch.setattr(TorchDistributor, "run", seen_run)
-    monkeypatch.setattr(algorithm, "select", seen_select)
+    monkeypatch.setattr(Monitor, "begin", seen_begin)
+    after_each_selection(monkeypatch, see)
     # Without pre-training the first round starts from the same θ: sums over ranks round differently afterwards.
     estimator = BSPAUCClassifier(**{**FAST, "pretrainSteps": 0}, validationIndicatorCol="validation", paceStart=0.5)
     alone = estimator.fit(moons)
@@ -127,7 +134,7 @@ def test_two_local_processes_are_launched_once_and_learn_what_one_process_learns
     two = estimator.copy({estimator.numProcesses: 2}).fit(moons)
     assert launches == ["run"]
 
-    (scores, selection), (scores2, selection2) = firsts
+    (scores, scores2), (selection, selection2) = begun, selected
     assert np.array_equal(scores.positive.sorted, scores2.positive.sorted)
     assert np.array_equal(scores.negative.sorted, scores2.negative.sorted)
     assert selection == selection2
@@ -472,15 +479,8 @@ def test_a_driver_interrupted_then_killed_and_begun_again_ends_with_the_same_bit
 
 def test_other_data_are_refused_by_a_checkpoint(moons: DataFrame, tmp_path: Path) -> None:
     estimator = BSPAUCClassifier(**FAST, checkpointDir=str(tmp_path))
-    select = algorithm.select
-
-    def stop_in_round_2(pace: Any, t: int, scores: Scores, previous: Selection | None) -> Selection:
-        if t == 2:
-            raise KeyboardInterrupt
-        return select(pace, t, scores, previous)
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(algorithm, "select", stop_in_round_2)
+        before_each_round(patch, interrupt_in_round_2)
         with pytest.raises(KeyboardInterrupt):
             estimator.fit(moons)
     with pytest.raises(CheckpointError, match=r"belongs to another fit: data was .* and is .*fingerprint"):

@@ -17,8 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from sklearn.metrics import roc_auc_score
 
-from bspauc_spark import BSPAUCClassifier, BSPAUCModel, algorithm
-from bspauc_spark.cluster.protocol import Scores
+from bspauc_spark import BSPAUCClassifier, BSPAUCModel
 from bspauc_spark.errors import BSPAUCError, CollapseError, DeviceError, DivergedError, WorkerError
 from bspauc_spark.results.summary import TrainingSummary
 from bspauc_spark.rows.staging import StagedData
@@ -26,6 +25,7 @@ from bspauc_spark.selection import Selection
 from bspauc_spark.theta import cuda
 from bspauc_spark.theta.worker import BlockReport, Worker
 from tests.conftest import FAST, noisy_moons
+from tests.paces import before_each_round
 
 
 def scores_by_row(model: Any, dataset: DataFrame) -> np.ndarray:
@@ -266,14 +266,11 @@ def test_a_fit_that_diverges_in_a_later_round_hands_over_a_model_that_saves_and_
 def test_a_fit_that_fails_in_a_later_round_hands_over_the_model_of_the_rounds_before(
     kind: type[BSPAUCError], moons: DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    select = algorithm.select
-
-    def broken(pace: Any, t: int, scores: Scores, previous: Selection | None) -> Selection:
+    def broken(t: int) -> None:
         if t == 3:
             raise kind("in round 3")
-        return select(pace, t, scores, previous)
 
-    monkeypatch.setattr(algorithm, "select", broken)
+    before_each_round(monkeypatch, broken)
     with pytest.raises(kind, match="in round 3") as caught:
         BSPAUCClassifier(**{**FAST, "rounds": 4}).fit(moons)
     model = caught.value.model

@@ -22,15 +22,15 @@ from pyspark.ml.torch.distributor import TorchDistributor
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from bspauc_spark import BSPAUCClassifier, BSPAUCModel, algorithm, estimator
+from bspauc_spark import BSPAUCClassifier, BSPAUCModel, estimator
 from bspauc_spark.cluster import launch
 from bspauc_spark.cluster.rank import TO_DRIVER
 from bspauc_spark.errors import BSPAUCWarning, CheckpointError, StagingError, WorkerError
 from bspauc_spark.rows.kinds import NEGATIVES
 from bspauc_spark.rows.staging import StagedData, stage
 from bspauc_spark.rows.storage import DiskFolder
-from bspauc_spark.selection import Selection
 from tests.conftest import FAST
+from tests.paces import before_each_round
 from tests.processes import Driver, assert_clean
 from tests.spark.driver import digest
 from tests.spark.test_distributed import SLOW, same_bits, while_fitting
@@ -133,14 +133,13 @@ def test_a_checkpoint_folder_that_becomes_read_only_costs_no_round(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    disk, select = mounted("size=1m"), algorithm.select
+    disk = mounted("size=1m")
 
-    def remount(pace: Any, t: int, *state: Any) -> Selection:
+    def remount(t: int) -> None:
         if t == 2:
             subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
-        return select(pace, t, *state)
 
-    monkeypatch.setattr(algorithm, "select", remount)
+    before_each_round(monkeypatch, remount)
     model = BSPAUCClassifier(**FAST, checkpointDir=str(disk)).fit(moons)
     assert "round 1 was not saved" not in caplog.text
     assert f"round 2 was not saved in checkpointDir {disk}: Read-only file system" in caplog.text

@@ -6,16 +6,14 @@ import logging
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame
 
-from bspauc_spark import BSPAUCClassifier, BSPAUCModel, algorithm
-from bspauc_spark.cluster.protocol import Scores
+from bspauc_spark import BSPAUCClassifier, BSPAUCModel
 from bspauc_spark.errors import CheckpointError, StagingError
-from bspauc_spark.selection import Selection
 from tests.conftest import FAST
+from tests.paces import before_each_round, interrupt_in_round_2
 from tests.servers import ObjectStore, object_store
 from tests.spark.test_distributed import same_bits
 from tests.spark.test_hostile import told
@@ -31,15 +29,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
 
 def fit_in_two_goes(estimator: BSPAUCClassifier, data: DataFrame, monkeypatch: pytest.MonkeyPatch) -> BSPAUCModel:
     """A fit that is interrupted in its second round, and begun again."""
-    select = algorithm.select
-
-    def stop_in_round_2(pace: Any, t: int, scores: Scores, previous: Selection | None) -> Selection:
-        if t == 2:
-            raise KeyboardInterrupt
-        return select(pace, t, scores, previous)
-
     with monkeypatch.context() as patch:
-        patch.setattr(algorithm, "select", stop_in_round_2)
+        before_each_round(patch, interrupt_in_round_2)
         with pytest.raises(KeyboardInterrupt):
             estimator.fit(data)
     return estimator.fit(data)

@@ -1,6 +1,6 @@
 """Change the closed forms one operator, number or condition at a time: a test must notice each change.
 
-``python tools/mutants.py`` takes the mutants that cosmic-ray makes of ``selection`` and ``statistics``, runs on
+``python tools/mutants.py`` takes the mutants that cosmic-ray makes of ``selection.solution``, ``selection.calibration`` and ``statistics``, runs on
 each the tests that reach the changed line, the quickest first, and fails if one survives that is not in the list of
 ``docs/mutants.md``. Those in the list, of which each would take all of the tests, are left out; ``--listed`` runs them.
 Tests run in a fork of this process, where the mutant is imported in place of the file on disk.
@@ -45,7 +45,7 @@ from coverage import Coverage
 _MOST_BYTES = 4 << 30
 ROOT = Path(__file__).resolve().parents[1]
 LISTED = ROOT / "docs" / "mutants.md"
-MODULES = ("selection/__init__", "statistics/__init__")
+MODULES = ("selection.solution", "selection.calibration", "statistics")
 TESTS = [f"tests/core/test_{name}.py" for name in ("statistics", "selection", "binned")]
 # X | None in annotations; operators that no one would write by mistake; what another operator does too.
 UNUSED = re.compile(
@@ -71,7 +71,8 @@ class Mutant:
 
 
 def source_of(module: str) -> Path:
-    return ROOT / "bspauc_spark" / f"{module}.py"
+    path = ROOT / "bspauc_spark" / module.replace(".", "/")
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
 def mutants(module: str) -> Iterator[Mutant]:
@@ -103,7 +104,10 @@ class Changed(importlib.abc.MetaPathFinder):
             return None
         loader = importlib.machinery.SourceFileLoader(fullname, self._file)
         loader.get_code = lambda name: compile(self._code, self._file, "exec")  # type: ignore[method-assign]
-        return importlib.util.spec_from_file_location(fullname, self._file, loader=loader)
+        inside = [os.path.dirname(self._file)] if self._file.endswith("__init__.py") else None
+        return importlib.util.spec_from_file_location(
+            fullname, self._file, loader=loader, submodule_search_locations=inside
+        )
 
 
 def fork(work: Callable[[], int]) -> int:
@@ -233,7 +237,7 @@ def main() -> None:
     for mutant in survivors(tested, given.processes):
         alive.add(str(mutant))
         if not given.listed:
-            print(f"\rbspauc_spark/{mutant.module}.py:{mutant.line}: {mutant}", flush=True)
+            print(f"\r{source_of(mutant.module).relative_to(ROOT)}:{mutant.line}: {mutant}", flush=True)
     print(
         f"\r{len(every):,} mutants, {len(known):,} of them in {LISTED.name}; {len(alive):,} of {len(tested):,} survive"
     )

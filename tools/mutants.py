@@ -1,6 +1,6 @@
 """Change the closed forms one operator, number or condition at a time: a test must notice each change.
 
-``python tools/mutants.py`` takes the mutants that cosmic-ray makes of ``selection.solution``, ``selection.calibration`` and ``statistics``, runs on
+``python tools/mutants.py`` takes the mutants that cosmic-ray makes of ``MODULES``, runs on
 each the tests that reach the changed line, the quickest first, and fails if one survives that is not in the list of
 ``docs/mutants.md``. Those in the list, of which each would take all of the tests, are left out; ``--listed`` runs them.
 Tests run in a fork of this process, where the mutant is imported in place of the file on disk.

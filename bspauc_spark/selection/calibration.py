@@ -146,31 +146,39 @@ def _search(keep: Callable[[float], float], fraction: float, grid: list[float]) 
 
 @exact_on_bins
 def calibrate_classes(
-    pos: OrderedScores, neg: OrderedScores, positive_fraction: float, negative_fraction: float, nu: float
+    pos: OrderedScores,
+    neg: OrderedScores,
+    positive_fraction: float,
+    negative_fraction: float,
+    mu: float | None = None,
+    nu: float | None = None,
 ) -> Calibration:
-    """λ, ``μ ≥ ν·λ`` and the lead δ that keep V of the positives and U of the negatives, verified by ``solve``.
+    """λ, μ and the lead δ that keep V of the positives and U of the negatives, verified by ``solve``.
+
+    μ is the given one, or ``ν·λ``, or up to 64 times as much where that does not hold the fractions.
 
     Without a lead μ pulls both classes to the same fraction, so no λ and μ could keep a third of the positives
     and nearly all negatives: what data need whose positive labels are mostly wrong.
     """
     _check_fraction("positive_fraction", positive_fraction)
     _check_fraction("negative_fraction", negative_fraction)
-    check_range("nu", nu, positive=True)
+    weak = _balance(mu, nu)
+    check_range("nu" if mu is None else "mu", sum(weak), positive=True)
 
     def gap(kept: Selection) -> float:
         return max(abs(kept.positive_fraction - positive_fraction), abs(kept.negative_fraction - negative_fraction))
 
     tried = []
     # A weak balance can make the point a saddle, which solve leaves; a stronger one holds it.
-    for strength in (nu, 4 * nu, 16 * nu, 64 * nu):
-        lam, mu, lead = pace_of_classes(pos, neg, positive_fraction, negative_fraction, strength)
+    for times in (1, 4, 16, 64):
+        lam, strength, lead = pace_of_classes(pos, neg, positive_fraction, negative_fraction, weak.times(times))
         with suppress(CollapseError):
-            kept = solve(pos, neg, lam, mu, (positive_fraction, negative_fraction), lead=lead)
+            kept = solve(pos, neg, lam, strength, (positive_fraction, negative_fraction), lead=lead)
             tried.append(Calibration(kept, gap(kept)))
             if tried[-1].reached:
                 break
     if not tried:
         # Only rows that all cost the same leave nothing to hold on to: keep them all.
-        everything = calibrate_fraction(pos, neg, 1.0, nu=nu).selection
+        everything = calibrate_fraction(pos, neg, 1.0, mu, nu).selection
         return Calibration(everything, gap(everything))
     return min(tried, key=lambda found: found.gap)

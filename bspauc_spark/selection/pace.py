@@ -16,7 +16,7 @@ _LEAST_WRONG = 0.005
 # However wrong the labels look, some rows must be left to learn from.
 _LEAST_FRACTION = 0.02
 # Fractions that differ by class are held by the balance term, so it cannot be off.
-_LEAST_NU = 1e-3
+_LEAST_PULL = 1e-3
 
 
 class Pace(Protocol):
@@ -71,12 +71,15 @@ class AutomaticPace:
     first: float | None
     rounds: int
     nu: float
+    mu: float | None = None
 
     def select(self, t: int, pos: OrderedScores, neg: OrderedScores, previous: Selection | None) -> Selection:
         """The rows of this round's fractions of both classes."""
         wrong = estimate_label_noise(pos, neg).wrong_shares
         V, U = (self._fraction(_believed(share), t) for share in wrong)
-        return calibrate_classes(pos, neg, V, U, max(self.nu, _LEAST_NU)).selection
+        if self.mu is not None:
+            return calibrate_classes(pos, neg, V, U, mu=max(self.mu, _LEAST_PULL)).selection
+        return calibrate_classes(pos, neg, V, U, nu=max(self.nu, _LEAST_PULL)).selection
 
     def _fraction(self, last: float, t: int) -> float:
         if self.first is None:

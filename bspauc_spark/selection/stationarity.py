@@ -32,6 +32,10 @@ class Balance(NamedTuple):
         """μ at this λ."""
         return self.mu + self.nu * lam
 
+    def times(self, factor: float) -> Balance:
+        """A pull so many times as strong."""
+        return Balance(self.mu * factor, self.nu * factor)
+
     def lam(self, loss: float, lead: float) -> float:
         """λ for which a class that leads the other's fraction by ``lead`` has this threshold loss.
 
@@ -115,9 +119,9 @@ def stationary_points(
 
 
 def pace_of_classes(
-    pos: OrderedScores, neg: OrderedScores, V: float, U: float, nu: float
+    pos: OrderedScores, neg: OrderedScores, V: float, U: float, balance: Balance
 ) -> tuple[float, float, float]:
-    """λ, ``μ = ν·λ`` and the lead δ for which (V, U) is optimal in both blocks.
+    """λ, μ and the lead δ for which (V, U) is optimal in both blocks.
 
     ``l⁺ = λ − 2μ(V − U − δ)`` and ``l⁻ = λ + 2μ(V − U − δ)`` give ``λ = (l⁺ + l⁻)/2`` and
     ``δ = V − U − (l⁻ − l⁺)/4μ``: whatever the fractions, there is such a pace.
@@ -126,7 +130,7 @@ def pace_of_classes(
     at_v = _inside(*threshold_losses(problem.pos, problem.neg, V, U))
     at_u = _inside(*threshold_losses(problem.neg, problem.pos, U, V))
     lam = max((at_v + at_u) / 2.0, LAMBDA_FLOOR)
-    mu = nu * lam
+    mu = balance.strength(lam)
     return lam, mu, V - U - (at_u - at_v) / (4.0 * mu)
 
 

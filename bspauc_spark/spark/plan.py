@@ -101,9 +101,8 @@ def pace(params: Accessors) -> Pace:
         return EveryRow()
     mu, first, last = (optional(params, name) for name in ("mu", "paceStart", "paceEnd"))
     if params.getPaceSchedule() == "fraction":
-        if last is None and mu is None:
-            return AutomaticPace(first, params.getRounds(), params.getNu())
-        last = 1.0 if last is None else last
+        if last is None:
+            return AutomaticPace(first, params.getRounds(), params.getNu(), mu)
         return FractionPace(min(first or 0.5, last), last, params.getRounds(), params.getNu(), mu)
     largest = params.getLambdaMax()
     return ExplicitPace(

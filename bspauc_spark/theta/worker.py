@@ -25,6 +25,7 @@ from bspauc_spark.theta.group import Alone, Group
 from bspauc_spark.theta.networks import NetworkSpec
 from bspauc_spark.theta.optimizers import TrainingSettings
 from bspauc_spark.theta.pairs import EXPLOSION, PAIRINGS, refuse_explosion
+from bspauc_spark.theta.sample import in_sample
 from bspauc_spark.theta.scores import Scores
 from bspauc_spark.theta.scoring import score_rows
 from bspauc_spark.theta.state import State, check_state, with_draws
@@ -63,10 +64,10 @@ class Worker:
         self.rows = place_rows(rows, torch.device(settings.device)) if settings.on_gpu else dict(rows)
         self.settings = settings
         self.group = Alone() if group is None else group
-        init, draw = np.random.SeedSequence(settings.seed).generate_state(2, np.uint64)
-        self._generator = torch.Generator().manual_seed(int(draw) >> 1)
+        init, draw, self._sample = np.random.SeedSequence(settings.seed).generate_state(3, np.uint64).tolist()
+        self._generator = torch.Generator().manual_seed(draw >> 1)
         columns = used_columns(self.group, rows) if spec.kind != "kernel" else None
-        self.theta = Theta(spec, settings, columns, int(init) >> 1)
+        self.theta = Theta(spec, settings, columns, init >> 1)
         self._scores: dict[str, Float32Array] | None = None
         self.score_seconds = 0.0
         """What the last pass took."""
@@ -126,13 +127,12 @@ class Worker:
             return
         share = self.settings.pretrain_fraction
         weights, pairs = {}, 1
-        for name in (POSITIVES, NEGATIVES):
-            start, total = self._offset(len(self.rows[name]))
+        for number, name in enumerate((POSITIVES, NEGATIVES)):
+            own = len(self.rows[name])
+            start, total = self._offset(own)
             # A rare class keeps enough rows to stand for itself.
             wanted = min(total, max(round(share * total), self.settings.batch_size))
-            chosen = np.zeros(total, dtype=np.float32)
-            chosen[torch.randperm(total, generator=self._generator)[:wanted].numpy()] = 1
-            weights[name] = chosen[start : start + len(self.rows[name])]
+            weights[name] = in_sample(start, own, total, wanted, self._sample + number).astype(np.float32)
             pairs *= wanted
         before, self._weights = self.state(), weights
         try:

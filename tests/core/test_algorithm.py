@@ -218,11 +218,11 @@ def test_a_loss_that_explodes_without_a_nan_is_taken_back() -> None:
 
 def test_pretraining_that_explodes_is_redone_slower(caplog: pytest.LogCaptureFixture) -> None:
     settings = {"optimizer": "sgd", "averaging": 0.0, "tau": 0.0, "pretrain_steps": 8}
-    team = workers(learning_rate=8.0, **settings)
+    team = workers(learning_rate=7.0, **settings)
     outcome = algorithm.fit(team, EveryRow(), 1, tau=0.0)
     assert outcome.history[0].block_before < 10
     assert caplog.text.count("pre-training is done again from its start at half the learning rate") == 1
-    assert "raised the mean pair loss from 0.997 to 2.01e+21" in caplog.text
+    assert "raised the mean pair loss from 0.997 to 1.13e+05" in caplog.text
 
     hopeless = workers(learning_rate=300.0, **settings)
     before = hopeless.weights()

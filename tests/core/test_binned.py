@@ -93,9 +93,9 @@ def test_so_are_the_automatic_pace_and_what_follows_from_it(kind, seed):
     exact, bins = (ClassScores.from_array(pos), ClassScores.from_array(neg)), (binned(pos)[0], binned(neg)[0])
     assert estimate_label_noise(*bins).to_dict()["e0"] == pytest.approx(estimate_label_noise(*exact).e0, abs=1e-9)
     V, U = rng.uniform(0.3, 1.0, 2)
-    wanted = outcome(lambda: calibrate_classes(*exact, V, U, 1.0))
+    wanted = outcome(lambda: calibrate_classes(*exact, V, U, nu=1.0))
     # Bins of which none was fetched before.
-    found = outcome(lambda: calibrate_classes(binned(pos)[0], binned(neg)[0], V, U, 1.0))
+    found = outcome(lambda: calibrate_classes(binned(pos)[0], binned(neg)[0], V, U, nu=1.0))
     if isinstance(wanted, str):
         assert found == wanted
     else:

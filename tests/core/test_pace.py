@@ -7,8 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from bspauc_spark import BSPAUCClassifier
 from bspauc_spark.selection import solve
 from bspauc_spark.selection.pace import AutomaticPace, EveryRow, ExplicitPace, FractionPace, ramp
+from bspauc_spark.spark import plan
 from bspauc_spark.statistics import ClassScores
 
 
@@ -44,6 +46,16 @@ def test_the_automatic_pace_leaves_out_the_wrong_share_of_each_class(flipped):
     wrong_negatives = 0.3 * flipped / (0.3 * flipped + 0.7 * (1 - flipped))
     assert pytest.approx(1 - wrong_positives, abs=0.03) == V
     assert pytest.approx(1 - wrong_negatives, abs=0.03) == U
+
+
+@pytest.mark.parametrize("mu", [0.0, 0.5, 3.0])
+def test_a_given_mu_leaves_the_automatic_fractions_as_they_are(mu):
+    pos, neg = scores(0.3)
+    wanted = AutomaticPace(None, rounds=10, nu=1.0).select(1, pos, neg, None)
+    found = plan.pace(BSPAUCClassifier(mu=mu)).select(1, pos, neg, None)
+    assert found.fractions == pytest.approx(wanted.fractions, abs=1e-3)
+    assert max(found.fractions) < 0.9
+    assert mu <= found.mu < max(4 * mu, 0.1)
 
 
 def test_the_automatic_pace_keeps_nearly_all_rows_where_labels_are_right():

@@ -564,7 +564,7 @@ def test_calibration_wants_a_fraction(fraction):
 @pytest.mark.parametrize("nu", [0.5, 1.0, 10.0])
 def test_any_fractions_of_the_two_classes_can_be_kept_where_their_thresholds_cost_something(kind, V, U, nu):
     pos, neg = scores_of(11, kind)
-    found = calibrate_classes(pos, neg, V, U, nu)
+    found = calibrate_classes(pos, neg, V, U, nu=nu)
     one_row = 1 / 300
     assert found.selection.fractions == pytest.approx((V, U), abs=one_row)
     assert found.selection.mu >= nu * found.selection.lam * (1 - 1e-12)
@@ -670,6 +670,6 @@ def test_a_fraction_that_a_coarse_search_misses_is_found_by_a_closer_look(s_pos,
     ],
 )
 def test_where_a_weak_balance_does_not_hold_the_fractions_a_stronger_one_does(s_pos, s_neg, V, U, nu, times):
-    found = calibrate_classes(ClassScores.from_array(s_pos), ClassScores.from_array(s_neg), V, U, nu)
+    found = calibrate_classes(ClassScores.from_array(s_pos), ClassScores.from_array(s_neg), V, U, nu=nu)
     assert found.reached
     assert found.selection.mu == pytest.approx(times * nu * found.selection.lam)

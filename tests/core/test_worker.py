@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -18,6 +19,7 @@ from bspauc_spark.errors import DivergedError
 from bspauc_spark.rows.kinds import CHUNK_ROWS, NEGATIVES, POSITIVES
 from bspauc_spark.rows.rows import Batch, DenseRows, Rows, SparseRows
 from bspauc_spark.selection import Selection
+from bspauc_spark.theta.group import Alone
 from bspauc_spark.theta.networks import LayeredNetwork, NetworkSpec, ScoringNetwork
 from bspauc_spark.theta.optimizers import TrainingSettings
 from bspauc_spark.theta.scoring import one_thread, score_rows
@@ -516,3 +518,25 @@ def test_a_class_smaller_than_a_batch_is_used_whole(monkeypatch: pytest.MonkeyPa
     steps = record_draws(worker, monkeypatch)
     worker.pretrain()
     assert set(np.concatenate([p for p, _ in steps]).tolist()) == {0, 1, 2}
+
+
+class OneOfMany(Alone):
+    """A rank that holds a small part of very many rows; all others give scores of 0."""
+
+    def counts(self, own: int) -> np.ndarray:
+        return np.array([own, 10**9 if own else 0])
+
+    def join(self, own: torch.Tensor, places: torch.Tensor, length: int) -> torch.Tensor:
+        return torch.zeros(length, dtype=own.dtype).index_copy(0, places, own)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5])
+def test_what_pretraining_takes_in_memory_grows_with_a_workers_own_rows_only(share: float) -> None:
+    # Not in bins, whose number is the same for all sizes of a class.
+    worker = make(pretrain_steps=1, pretrain_fraction=share, exact_rows=10**10)
+    worker.group = OneOfMany()
+    tracemalloc.start()
+    worker.pretrain()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1e6

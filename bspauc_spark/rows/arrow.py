@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from bspauc_spark.arrays import Float32Array, IntArray
 
-MALFORMED = "whose indices are not one for each value, ascending, from 0 to size - 1"
+MALFORMED = "with malformed indices (one for each value, ascending, from 0 to size - 1)"
 
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 

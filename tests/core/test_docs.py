@@ -1,4 +1,4 @@
-"""Documentation that can go stale: the API page, the table of Params, and every path that a page or a docstring names."""
+"""Documentation that can go stale: the API page, the table of Params, every link, and every path that a page names."""
 
 from __future__ import annotations
 

@@ -26,6 +26,7 @@ from benchmarks.defaults import describe
 from benchmarks.experiment import Split, fit, load, split
 from bspauc_spark.scorer import LossCurves
 from bspauc_spark.selection.label_noise import estimate_label_noise
+from bspauc_spark.statistics import ClassScores
 
 CASES = [("a9a", 0.2, 0.0, 0.97), ("a9a", 0.3, 0.25, None)]
 TOPS = (100, 1000)
@@ -40,10 +41,10 @@ def our_rankings(data: Split, seed: int) -> dict[str, np.ndarray]:
     """Training rows, most suspicious first, by what ``BSPAUCModel.audit`` computes."""
     fitted, _ = fit(data, seed)
     outcome, scores = fitted.outcome, fitted.score(data.x)
-    calibration = estimate_label_noise(scores[data.label], scores[~data.label])
+    noise = estimate_label_noise(*(ClassScores.from_array(scores[kind]) for kind in (data.label, ~data.label)))
     curves = LossCurves.of(outcome.scores.positive, outcome.scores.negative, outcome.selection)
     return {
-        OURS: descending(calibration.suspicion(scores, data.label)),
+        OURS: descending(noise.suspicion(scores, data.label)),
         LOSS: descending(curves.losses(scores, data.label)),
     }
 

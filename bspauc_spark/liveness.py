@@ -1,4 +1,4 @@
-"""A sign that a worker gets on: steps and blocks of rows count up, and a process that hangs does not."""
+"""A sign that a worker gets on: each step and each chunk counts one up. In a process that hangs the count stands."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ _beats = 0
 
 
 def beat() -> None:
-    """Something was done."""
+    """Count one up: something was done."""
     global _beats
     _beats += 1
 
 
 def count() -> int:
-    """How much was done so far, in this process."""
+    """How often this process has counted so far."""
     return _beats

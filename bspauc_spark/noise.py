@@ -1,4 +1,4 @@
-"""Noise for experiments, both kinds of the paper: labels flipped far from a hyperplane, and poisonous rows."""
+"""The two kinds of noise of the paper, for experiments: labels flipped far from a hyperplane, and poisonous rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bspauc_spark.errors import InvalidParamError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# Attack rows that move together: as many as a dense table of them has room for.
+# So many attack rows move together: there is room for a dense table of them.
 _ATTACKED_TOGETHER = 1024
 
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
@@ -28,7 +28,7 @@ def flip_labels(
     far_quantile: float = 0.0,
     seed: int = 0,
 ) -> BoolArray:
-    """Which rows to flip: ``proportion`` of all rows, drawn among those far from a linear discriminant.
+    """Draw the rows whose labels are to be flipped: ``proportion`` of all rows, among those far from a hyperplane.
 
     Parameters
     ----------
@@ -39,8 +39,8 @@ def flip_labels(
     proportion
         Share of all rows to flip, 0 to 1.
     far_quantile
-        Rows whose distance is below this quantile are spared: 0 draws among all rows, 0.25 among the farthest
-        75 %.
+        Rows whose distance from the hyperplane of a linear discriminant is below this quantile are spared: 0 draws
+        among all rows, 0.25 among the farthest 75 %.
     seed
         Seed of the draw.
 
@@ -68,7 +68,7 @@ def flip_labels(
 
 
 def _check_shares(proportion: float, far_quantile: float) -> None:
-    # Written so that NaN is refused too.
+    # This way round the comparison refuses NaN too.
     if not 0 <= proportion <= 1:
         raise InvalidParamError(f"proportion must be 0 to 1, not {proportion:g}.")
     if not 0 <= far_quantile < 1:
@@ -76,9 +76,9 @@ def _check_shares(proportion: float, far_quantile: float) -> None:
 
 
 def linear_margin(features: Any, is_positive: BoolArray, ridge: float = 1.0) -> FloatArray:
-    """Signed distance (up to scale) from the hyperplane of an L2-penalised logistic regression.
+    """Signed distance, up to a factor, from the hyperplane of an L2-penalised logistic regression.
 
-    By Newton steps; a scipy CSR matrix may have too many columns for them and is left to scikit-learn.
+    It is fitted by Newton steps. A scipy CSR matrix may have too many columns for them, so scikit-learn fits it.
     """
     if is_sparse(features):
         from sklearn.linear_model import LogisticRegression
@@ -112,17 +112,18 @@ def poison(
     subsample: int = 500,
     bounds: tuple[float, float] = (-1.0, 1.0),
 ) -> tuple[Any, BoolArray]:
-    """Rows to add that mislead an SVM most: the poisoning attack of Biggio, Nelson and Laskov (ICML 2012).
+    """Make poisonous rows, which mislead an SVM: the attack of Biggio, Nelson and Laskov (ICML 2012).
 
-    Each attack row starts as a copy of a training row with the other label and ascends the hinge loss that an SVM with
-    a Gaussian kernel has on held-out rows. The published attack refits the SVM after each step of each row and costs
-    seconds a row; here the SVM is fitted once, on ``subsample`` rows, and all attack rows move together. Rows of a
-    scipy CSR matrix move in the features that they have; a dense attack row would be of no use to a sparse learner.
+    Each attack row starts as a copy of a training row with the other label. It then moves in the direction in which the
+    hinge loss rises that an SVM with a Gaussian kernel has on held-out rows. The published attack fits the SVM again
+    after each step of each row, which takes seconds for a row. Here the SVM is fitted once, on ``subsample`` rows, and
+    all attack rows move together. Rows of a scipy CSR matrix move only in the features that they have, because a sparse
+    learner has no use for dense attack rows.
 
     Returns
     -------
     features, is_positive
-        ``proportion`` times as many rows as were given, and the labels they claim.
+        The rows to add, ``proportion`` times as many as were given, and the labels that they claim.
     """
     x, y = labelled(features, is_positive)
     x = x if is_sparse(x) else x.astype(np.float64)
@@ -155,7 +156,7 @@ def _ascend(
     reach: float,
     bounds: tuple[float, float],
 ) -> Any:
-    """Rows after ``steps`` steps along ``sign * pull(rows)``, each ``reach`` long a feature that can move."""
+    """The rows after ``steps`` steps along ``sign * pull(rows)``; ``reach`` is a step's length per movable feature."""
     if not is_sparse(rows):
         for _ in range(steps):
             uphill = sign[:, None] * pull(rows)
@@ -177,7 +178,7 @@ def _owners(rows: Any) -> npt.NDArray[np.intp]:
 
 
 def _products_at(weights: FloatArray, x: Any, rows: Any) -> FloatArray:
-    """``weights @ x`` where ``rows`` store a value: the whole product would be dense."""
+    """``weights @ x``, but only where ``rows`` store a value: the whole product would be dense."""
     columns = x.tocsc()
     starts, counts = columns.indptr[rows.indices], np.diff(columns.indptr)[rows.indices]
     stored = ranges(starts, counts)
@@ -188,7 +189,7 @@ def _products_at(weights: FloatArray, x: Any, rows: Any) -> FloatArray:
 
 @dataclass(frozen=True)
 class Attacked:
-    """An SVM under attack: its rows, multipliers, offset, and the rows on its margin."""
+    """An SVM under attack: its rows, their multipliers, its offset, and the rows on its margin."""
 
     x: Any
     sign: FloatArray
@@ -199,7 +200,7 @@ class Attacked:
 
     @classmethod
     def fit(cls, x: Any, is_positive: BoolArray, cost: float = 1.0, gamma: float | None = None) -> Attacked:
-        """A Gaussian-kernel SVM; γ by default as scikit-learn scales it."""
+        """Fit an SVM with a Gaussian kernel. By default γ is scaled as in scikit-learn."""
         from sklearn.svm import SVC
 
         spread = np.square(x.data).sum() / np.prod(x.shape) - x.mean() ** 2 if is_sparse(x) else x.var()
@@ -216,13 +217,13 @@ class Attacked:
         return self._kernel(x, self.x) @ (self.dual * self.sign) + self.offset
 
     def pull(self, held: Any, is_positive: BoolArray) -> Callable[[Any], FloatArray]:
-        """How the hinge loss on ``held`` rows changes with attack rows, as a function of them.
+        """A function of attack rows: how the hinge loss on ``held`` rows changes as they move.
 
-        Up to a positive factor a row, and for rows that claim to be negative; the others' slopes have the other sign.
-        Of a scipy CSR matrix it gives the slopes in the stored values.
+        Each row's slope is right up to a positive factor, and for rows that claim to be negative; for the others it has
+        the other sign. For a scipy CSR matrix the function gives the slopes of the stored values.
 
-        Equation 10 there: ``−Σ_k (M_k ∂Q_sc/∂x_c + ∂Q_kc/∂x_c)`` over held-out rows k with a loss, where s are the rows
-        on the margin and ``M_k = −(Q_ks(ζ Q_ss⁻¹ − υυᵀ) + y_k υᵀ)/ζ``.
+        Equation 10 of that paper: ``−Σ_k (M_k ∂Q_sc/∂x_c + ∂Q_kc/∂x_c)`` over held-out rows k with a loss, where s are
+        the rows on the margin and ``M_k = −(Q_ks(ζ Q_ss⁻¹ − υυᵀ) + y_k υᵀ)/ζ``.
         """
         y_held = np.where(is_positive, 1.0, -1.0)
         lossy = y_held * self.decision(held) < 1
@@ -240,7 +241,7 @@ class Attacked:
         return lambda rows: self._towards(rows, s, weights) + self._towards(rows, k, y_k)
 
     def _towards(self, rows: Any, x: Any, weights: FloatArray) -> FloatArray:
-        """``Σ_j w_j ∂k(x_j, x_c)/∂x_c`` for each row c, of sparse rows in their stored values."""
+        """``Σ_j w_j ∂k(x_j, x_c)/∂x_c`` for each row c; for sparse rows, in their stored values."""
         weighted = self._kernel(rows, x) * weights
         total = weighted.sum(axis=1)
         if is_sparse(rows):
@@ -265,10 +266,10 @@ def flip_dataframe(
     negative_label: float = 0.0,
     flipped: str = "flipped",
 ) -> DataFrame:
-    """The rows with some labels flipped, and a column that says which.
+    """Flip some labels of a DataFrame, and add the column ``flipped``, which says which ones.
 
-    The discriminant is MLlib's logistic regression. A row is flipped by a hash of its contents and the seed, whatever
-    its partition; about ``proportion`` of all rows are.
+    The discriminant is MLlib's logistic regression. A hash of the contents of a row and of the seed decides whether the
+    row is flipped, so partitions do not matter. About ``proportion`` of all rows are flipped.
     """
     from pyspark.ml.classification import LogisticRegression
     from pyspark.ml.functions import vector_to_array
@@ -295,7 +296,7 @@ def flip_dataframe(
         rows = rows.withColumn("__distance", distance)
         (cut,) = rows.approxQuantile("__distance", [far_quantile], 0.0)
         candidate = sf.col("__distance") >= cut
-    # 53 bits of a hash, as a number in [0, 1).
+    # 53 bits of a hash as a number in [0, 1).
     drawn = sf.shiftrightunsigned(sf.xxhash64(sf.lit(seed), sf.col(features), sf.col(label)), 11) / sf.lit(2.0**53)
     rows = rows.withColumn(flipped, candidate & (drawn < share))
     other = sf.when(truth, negative_label).otherwise(positive_label)

@@ -1,7 +1,7 @@
-"""The systems that the paper compares with, on arrays: for comparison, not for clusters.
+"""The methods that the paper compares with, on arrays: they are here for comparison and do not run on clusters.
 
-Each takes a 2-d array or a scipy CSR matrix and boolean labels: ``fit(x, y)`` returns itself, ``score(x)`` one number a
-row. ``CrossEntropy`` is no system of the paper but the usual choice. TSAM and DSAM are
+Each takes a 2-d array or a scipy CSR matrix, and boolean labels. ``fit(x, y)`` returns the object itself, ``score(x)``
+one number for each row. ``CrossEntropy`` is not in the paper; it is what most people would use. TSAM and DSAM are
 ``BSPAUCClassifier(selfPaced=False)`` with ``network="kernel"`` and ``"mlp"``.
 """
 

@@ -1,4 +1,4 @@
-"""The twin that users would pick: the same network, trained on single rows by cross entropy."""
+"""What most people would use: the same network, trained by cross entropy on single rows instead of pairs."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class CrossEntropy:
     hidden_layers
         Widths of the hidden layers.
     learning_rate, decay
-        Those of AdamW.
+        Learning rate and weight decay of AdamW.
     steps, batch_size
-        Steps, and rows a step, drawn uniformly from all rows.
+        The number of steps, and of rows in a step, which are drawn uniformly from all rows.
     averaging
-        Decay of the moving average, which scores.
+        Decay of the moving average of θ. The averaged θ is what scores.
     seed
         Seed of θ and of the draws.
     """
@@ -48,7 +48,7 @@ class CrossEntropy:
         self._average: ScoringNetwork | None = None
 
     def fit(self, x: Matrix, y: npt.ArrayLike) -> CrossEntropy:
-        """Train on batches of rows."""
+        """Train on random batches of rows."""
         x, positive = training(x, y)
         rows, target = as_rows(x), torch.from_numpy(positive.astype(np.float32))
         spec = NetworkSpec("mlp" if self.hidden_layers else "linear", x.shape[1], self.hidden_layers)

@@ -10,9 +10,9 @@ from bspauc_spark.baselines.rows import Matrix, dot, one_row, training
 
 
 class Buffers:
-    """At most ``size`` rows of each class with their coefficients α, and the kernel between all of them.
+    """At most ``size`` rows of each class, with their coefficients α and the kernel between all of them.
 
-    The negatives' places come first, the positives' after them; within a class the places are used in turn.
+    The places of the negatives come first, then those of the positives. Each class uses its places in turn.
     """
 
     def __init__(self, size: int, width: int, kernel_width: float) -> None:
@@ -24,12 +24,12 @@ class Buffers:
         self.inserted = {True: 0, False: 0}
 
     def places(self, label: bool) -> IntArray:
-        """The places of a class that are in use, the oldest row's first."""
+        """The places of a class that are in use, beginning with the oldest row."""
         inserted = self.inserted[label]
         return label * self.size + np.arange(max(0, inserted - self.size), inserted) % self.size
 
     def near(self, columns: IntArray | slice, values: FloatArray) -> FloatArray:
-        """The kernel between all places and the row that has ``values`` in ``columns``."""
+        """The kernel between all places and a row, which has ``values`` in ``columns`` and 0 elsewhere."""
         products = self.rows[:, columns] @ values
         return self._gaussian(self.squares + float(values @ values) - 2 * products)
 
@@ -41,7 +41,7 @@ class Buffers:
     def insert(
         self, columns: IntArray | slice, values: FloatArray, near: FloatArray, label: bool, alpha: float
     ) -> None:
-        """Take a row in; a full class drops its oldest row and gives its α to the row most like it."""
+        """Take a row in. A full class drops its oldest row, and adds that row's α to the row most similar to it."""
         inserted = self.inserted[label]
         place = label * self.size + inserted % self.size
         dropped = float(self.alpha[place])
@@ -64,9 +64,9 @@ class Buffers:
 
 
 class KOIL:
-    """``f(x) = Σ α_i k(x_i, x)`` over both buffers, learned in one pass.
+    """``f(x) = Σ α_i k(x_i, x)`` over the rows of both buffers, learned in one pass.
 
-    Only kernels between a row and the buffers are computed, never a matrix over all rows.
+    It computes kernels between a row and the buffers only, never a matrix over all rows.
 
     Parameters
     ----------
@@ -75,11 +75,11 @@ class KOIL:
     kernel_width
         σ of ``exp(−‖x − y‖²/2σ²)``.
     neighbours
-        At most so many rows of the other class, the most similar ones, take part in a row's update.
+        How many rows of the other class, the most similar ones, take part in an update at most.
     buffer_size
-        Rows kept per class.
+        How many rows of each class are kept.
     seed
-        Seed of the order of the rows.
+        Seed for the order of the rows.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class KOIL:
         return self
 
     def learn(self, columns: IntArray | slice, values: FloatArray, label: bool) -> None:
-        """One update of Algorithm 2 there: the localised instantaneous pair loss of this row."""
+        """One update of that paper's Algorithm 2: the localised instantaneous pair loss of this row."""
         buffers = self.buffers
         sign, step = (1.0 if label else -1.0), self.learning_rate * self.cost
         others = buffers.places(not label)
@@ -123,7 +123,7 @@ class KOIL:
             buffers.insert(columns, values, near, label, alpha)
 
     def score(self, x: Matrix) -> FloatArray:
-        """``f(x)``, some rows at a time."""
+        """``f(x)``, computed for some rows at a time."""
         x = finite(x)
         parts = [self.buffers.values(x[start : start + 1024]) for start in range(0, x.shape[0], 1024)]
         return np.concatenate(parts) if parts else np.empty(0)

@@ -1,4 +1,4 @@
-"""PPD_SG (Liu, Yuan, Ying, Yang, ICLR 2020): staged proximal primal-dual descent, min-max form of the square loss."""
+"""PPD_SG (Liu, Yuan, Ying, Yang, ICLR 2020): proximal primal-dual descent in stages, on a min-max square loss."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _STAGE_FACTOR = 3
 def min_max_loss(
     h: Tensor, positive: Tensor, a: Tensor, b: Tensor, alpha: Tensor, p: float, released: bool = False
 ) -> Tensor:
-    """The objective of a batch: minimised over θ, a, b, maximised over α.
+    """The objective of a batch, which is minimised over θ, a, b and maximised over α.
 
-    ``(1−p)(h−a)²1⁺ + p(h−b)²1⁻ + 2(1+α)(p·h·1⁻ − (1−p)h·1⁺) − p(1−p)α²``, the paper's. ``released`` weighs both squares
-    by ``1 − p``, as the authors' published code does.
+    In the paper it is ``(1−p)(h−a)²1⁺ + p(h−b)²1⁻ + 2(1+α)(p·h·1⁻ − (1−p)h·1⁺) − p(1−p)α²``. With ``released`` both
+    squares have the weight ``1 − p``, as in the authors' published code.
     """
     is_positive, is_negative = positive.float(), (~positive).float()
     squares = (1 - p) * (h - a) ** 2 * is_positive
@@ -45,12 +45,12 @@ class PPD:
     gamma
         Weight of the proximal term ``‖z − z₀‖²/2γ``.
     steps, batch_size
-        Steps of all stages together, and rows a step.
+        Steps of all stages together, and rows in a step.
     stratified
-        Draw half of a batch from each class. Without it a batch may hold no positive and teach almost nothing, which
+        Draw half of each batch from each class. Otherwise a batch may hold no positive and teach almost nothing: this
         is why the method fails where positives are very rare.
     released
-        The objective of the authors' published code.
+        Use the objective of the authors' published code.
     seed
         Seed of θ and of the draws.
     """
@@ -73,7 +73,7 @@ class PPD:
         self._network: ScoringNetwork | None = None
 
     def fit(self, x: Matrix, y: npt.ArrayLike) -> PPD:
-        """Stages of descent in (θ, a, b) and ascent in α; each starts from the average of the one before."""
+        """Train in stages: descent in (θ, a, b), ascent in α. Each stage starts from the average of the one before."""
         x, positive = training(x, y)
         rows = as_rows(x)
         members = [np.flatnonzero(positive == kind) for kind in (True, False)]
@@ -120,13 +120,13 @@ class PPD:
         return rows.take(index), torch.from_numpy(positive[index])
 
     def score(self, x: Matrix) -> FloatArray:
-        """The network's output before the sigmoid, some rows at a time."""
+        """The output of the network before the sigmoid, computed for some rows at a time."""
         assert self._network is not None, "call fit first"
         return score_rows(self._network, as_rows(x)).astype(np.float64)
 
 
 def _best_alpha(network: ScoringNetwork, batches: Iterable[tuple[Batch, Tensor]]) -> Tensor:
-    """Mean score of negatives less that of positives; 0 where a class was not met."""
+    """The mean score of negatives minus that of positives; 0 if a class did not occur."""
     found: dict[bool, list[Tensor]] = {True: [], False: []}
     for rows, of_class in batches:
         h = network(rows).sigmoid()

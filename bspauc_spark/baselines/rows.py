@@ -1,4 +1,4 @@
-"""Rows of an array or of a scipy CSR matrix, in the shapes that learners take them."""
+"""Rows of an array or of a scipy CSR matrix, in the forms that the baselines take."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Matrix: TypeAlias = Any
 
 
 def training(x: Matrix, y: npt.ArrayLike) -> tuple[Matrix, BoolArray]:
-    """Finite rows, and their labels as booleans, of which both kinds are needed."""
+    """The rows, which must be finite, and their labels as booleans, among which both classes must be."""
     rows, positive = labelled(x, y)
     need_both(positive, "AUC")
     return rows, positive
@@ -31,7 +31,7 @@ def dense_rows(x: Matrix, index: IntArray | slice) -> FloatArray:
 
 
 def one_row(x: Matrix, i: int) -> tuple[IntArray | slice, FloatArray]:
-    """Row ``i`` as columns and the values there; columns that are not named hold 0."""
+    """Row ``i`` as columns and their values. All other columns are 0."""
     if not is_sparse(x):
         return slice(None), np.asarray(x[i], dtype=np.float64)
     own = slice(x.indptr[i], x.indptr[i + 1])
@@ -39,7 +39,7 @@ def one_row(x: Matrix, i: int) -> tuple[IntArray | slice, FloatArray]:
 
 
 def as_rows(x: Matrix) -> Rows:
-    """The rows as a network takes them."""
+    """The rows in the form that a network takes."""
     x = finite(x)
     with np.errstate(over="ignore"):
         values = np.asarray(x.data if is_sparse(x) else x, dtype=np.float32)

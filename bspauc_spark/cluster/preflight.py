@@ -190,7 +190,7 @@ def _check_shared(spark: SparkSession, staging_dir: str, probe: Folder, token: b
                 f"stagingDir {shown(staging_dir)!r} is not shared with the executor on host {host}: {problem}. Set it "
                 "to storage that the driver and every executor can read and write"
                 + (
-                    ", or leave it out to train in this process, to which the rows then come."
+                    ", or leave it out: the rows then come to this process, which trains on them."
                     if is_connect(spark)
                     else "."
                 )

@@ -1,1 +1,1 @@
-"""What a fit leaves behind: history, summary, figures, report, MLflow runs."""
+"""What a fit leaves behind: its history, summary, plots, report and MLflow run."""

@@ -1,6 +1,6 @@
-"""What the final scores say: histograms, ROC and precision–recall, the rows with the most suspicious labels.
+"""What the final scores tell: histograms, ROC and precision–recall curves, the rows with the most suspicious labels.
 
-All of it is small, whatever the number of rows, so it is saved with the model and drawn when asked for.
+These numbers are few, however many rows there are. So they are saved with the model, and drawn when somebody asks.
 """
 
 from __future__ import annotations
@@ -22,37 +22,37 @@ from bspauc_spark.theta.scores import Scores
 BINS = 60
 CURVE_POINTS = 200
 MOST_SUSPICIOUS = 20
-# Scores beyond these quantiles are counted in the outermost bins.
+# The outermost bins count the scores beyond these quantiles too.
 _TAILS = (0.001, 0.999)
 
 
 @dataclass(frozen=True)
 class Diagnostics:
-    """Pictures and a table in numbers."""
+    """The numbers behind the plots of the scores, and behind the table of suspicious labels."""
 
     edges: tuple[float, ...]
-    """Ends of the histograms' bins."""
+    """The edges of the bins of the histograms."""
     kept: Mapping[str, tuple[int, ...]]
-    """Rows per bin that the final selection keeps, of ``positives`` and of ``negatives``."""
+    """How many rows of each bin the final selection keeps, for ``positives`` and for ``negatives``."""
     excluded: Mapping[str, tuple[int, ...]]
-    """Rows per bin that it leaves out."""
+    """How many rows of each bin it leaves out."""
     rows: str
-    """Which rows the curves are of: ``validation``, or ``training`` where no row was held back."""
+    """The rows of the curves: ``validation``, or ``training`` if no rows were held back."""
     thresholds: tuple[float, ...]
-    """Falling scores; a row at or above one is called positive."""
+    """Scores in falling order. At a threshold, the rows that score at least as much count as positive."""
     true_positive_rate: tuple[float, ...]
     false_positive_rate: tuple[float, ...]
     precision: tuple[float, ...]
     suspicious: tuple[Mapping[str, Any], ...]
-    """Training rows whose labels are the least believed: label, score and suspicion."""
+    """The training rows with the most suspicious labels: label, score and suspicion."""
 
     @classmethod
     def of(cls, scores: Scores, selection: Selection, noise: LabelNoise) -> Diagnostics:
-        """From the scores that a fit ended with."""
+        """The diagnostics of the scores with which a fit ended."""
         pos, neg = scores.positive, scores.negative
         edges = _edges(pos, neg)
         kept, excluded = {}, {}
-        # A score at the threshold itself belongs to the kept rows if any weight is left for it.
+        # A row whose score is exactly on the threshold counts as kept if its weight is above 0.
         tau, partly = selection.tau_positive, selection.phi_positive > 0
         first = pos.count_below(tau) if partly else pos.count_at_most(tau)
         kept["positives"], excluded["positives"] = _counts(pos, first, len(pos), edges), _counts(pos, 0, first, edges)
@@ -69,18 +69,18 @@ class Diagnostics:
             thresholds=_plain(thresholds),
             true_positive_rate=_plain(above_pos / len(judged[0])),
             false_positive_rate=_plain(above_neg / len(judged[1])),
-            # Counts over bins are rough: they may put no row at all above the highest threshold.
+            # Where scores are held in bins these counts are rough: there may be no row above the highest threshold.
             precision=_plain(above_pos / np.maximum(above_pos + above_neg, 1)),
             suspicious=_suspicious(pos, neg, noise),
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Plain values, for JSON."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], where: str = "diagnostics") -> Diagnostics:
-        """The inverse of ``to_dict``; ``MalformedError`` names the place ``where`` something is wrong."""
+        """The inverse of ``to_dict``. ``MalformedError`` names the place of a wrong value, beginning with ``where``."""
         found = cls(**_STORED(values, where))
         counts = (*found.kept.values(), *found.excluded.values())
         curves = (found.thresholds, found.true_positive_rate, found.false_positive_rate, found.precision)
@@ -112,20 +112,20 @@ def _edges(pos: OrderedScores, neg: OrderedScores) -> npt.NDArray[np.float64]:
 
 
 def _counts(scores: OrderedScores, first: int, last: int, edges: npt.NDArray[np.float64]) -> tuple[int, ...]:
-    """Rows per bin among those at ranks ``first`` to ``last - 1``; the outer bins take what lies beyond."""
+    """How many rows at ranks ``first`` to ``last - 1`` are in each bin. The outer bins also count what lies beyond."""
     inner = np.clip(scores.rough_below(edges[1:-1]), first, last)
     return tuple(np.diff([first, *inner.tolist(), last]).tolist())
 
 
 def _ranks(pos: OrderedScores, neg: OrderedScores) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
-    """Falling thresholds, each the score of some row, and how many rows of each class are at or above them."""
+    """Thresholds in falling order, each the score of a row, and how many rows of each class score at least as much."""
     picks = (one.many(np.linspace(0, len(one) - 1, CURVE_POINTS // 2).astype(np.int64)) for one in (pos, neg))
     thresholds = np.unique(np.concatenate(list(picks)))[::-1]
     return thresholds, len(pos) - pos.rough_below(thresholds), len(neg) - neg.rough_below(thresholds)
 
 
 def _suspicious(pos: OrderedScores, neg: OrderedScores, noise: LabelNoise) -> tuple[Mapping[str, Any], ...]:
-    """Suspicion falls with the score of a positive and rises with that of a negative: the ends hold the worst."""
+    """The most suspicious rows: suspicion falls with the score of positives and rises with that of negatives."""
     low = pos.many(np.arange(min(MOST_SUSPICIOUS, len(pos))))
     high = neg.many(np.arange(max(0, len(neg) - MOST_SUSPICIOUS), len(neg)))
     scores = np.concatenate([low, high])

@@ -1,4 +1,4 @@
-"""Figures of a fit. They are drawn without pyplot, so that no global state or window is touched."""
+"""Figures of a fit. They are drawn without pyplot, which has global state and may open windows."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 POSITIVE, NEGATIVE, NEUTRAL, SECOND = "#c2410c", "#1d4ed8", "#374151", "#059669"
 
-# Matplotlib's settings are global, and fits may run in several threads.
+# The settings of Matplotlib are global, and fits may run in several threads.
 drawing = threading.Lock()
 
 Draw = Callable[["Axes"], None]
 
 
 def plot_history(history: pd.DataFrame, best_round: int) -> Figure:
-    """Four panels over the rounds: AUC, kept fractions, λ and μ, objective before and after each block."""
+    """Four panels over the rounds: AUC, kept fractions, λ and μ, the objective before and after each θ block."""
     figure = Figure(figsize=(10, 6.5), layout="constrained")
     axes = figure.subplots(2, 2, sharex=True)
     for axis, draw in zip(axes.flat, history_panels(history, best_round).values(), strict=False):
@@ -38,7 +38,7 @@ def plot_history(history: pd.DataFrame, best_round: int) -> Figure:
 
 
 def plot_scores(found: Diagnostics) -> Figure:
-    """Four panels: ROC, precision and recall, the scores of kept and excluded rows of either class."""
+    """Four panels: ROC, precision and recall, and for each class the scores of its kept and excluded rows."""
     figure = Figure(figsize=(10, 6.5), layout="constrained")
     for axis, draw in zip(figure.subplots(2, 2).flat, score_panels(found).values(), strict=True):
         draw(axis)
@@ -56,7 +56,7 @@ def panel(draw: Draw) -> Figure:
 
 
 def history_panels(history: pd.DataFrame, best_round: int) -> dict[str, Draw]:
-    """What can be drawn over the rounds, by what it says."""
+    """The panels over the rounds, each by a sentence that describes it."""
     return {
         "AUC after each round": partial(_auc, history=history, best_round=best_round),
         "Share of the positives and of the negatives kept in each round": partial(_fractions, history=history),
@@ -68,7 +68,7 @@ def history_panels(history: pd.DataFrame, best_round: int) -> dict[str, Draw]:
 
 
 def score_panels(found: Diagnostics) -> dict[str, Draw]:
-    """What can be drawn of the final scores, by what it says."""
+    """The panels of the final scores, each by a sentence that describes it."""
     return {
         f"ROC curve of the {found.rows} rows": partial(_roc, found=found),
         f"Precision over recall of the {found.rows} rows": partial(_precision, found=found),

@@ -13,7 +13,7 @@ from bspauc_spark.results.history import Round
 
 
 class ProgressBar:
-    """Shows the rounds as they end; where it cannot be written, it is not, and the fit goes on."""
+    """Shows each round as it ends. If it cannot be written, it is given up, and the fit goes on."""
 
     def __init__(self, rounds: int, shown: bool) -> None:
         self._bar: Any = None
@@ -22,7 +22,7 @@ class ProgressBar:
                 self._bar = tqdm(total=rounds, desc="BSPAUC", unit="round")
 
     def show(self, row: Round) -> None:
-        """Another round."""
+        """Show a round that has ended."""
         if self._bar is None:
             return
         with self._trying():
@@ -34,7 +34,7 @@ class ProgressBar:
             self._bar.update()
 
     def close(self) -> None:
-        """No more rounds."""
+        """Say that no round follows."""
         if self._bar is not None:
             with self._trying():
                 self._bar.close()
@@ -43,9 +43,9 @@ class ProgressBar:
     def _trying(self) -> Iterator[None]:
         try:
             yield
-        # A terminal that is gone, a full disk behind it, none at all, or one that lacks a character.
+        # The terminal is gone, or there is none, or the disk behind it is full, or it cannot show a character.
         except (OSError, ValueError, AttributeError):
             if self._bar is not None:
-                # Its own end would write too.
+                # The bar would write once more as it ends.
                 self._bar.disable = True
             self._bar = None

@@ -1,4 +1,4 @@
-"""The report: one page of HTML about a fit, with its plots inside, no script and no request to anywhere."""
+"""The report: one page of HTML about a fit. The plots are inside it; it has no script and loads nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bspauc_spark.version import __version__
 
 
 class Reported(Protocol):
-    """What the page tells of a summary."""
+    """What the page needs to know of a summary."""
 
     @property
     def rounds(self) -> tuple[Round, ...]: ...
@@ -35,7 +35,7 @@ class Reported(Protocol):
     def history(self) -> pd.DataFrame: ...
 
 
-# Matplotlib's colours by the names that the page gives them for light and dark.
+# Matplotlib's colours, and the names under which the page has one for light and one for dark.
 _COLOURS = {
     "#000000": "var(--axis)",
     "#b0b0b0": "var(--axis)",
@@ -47,14 +47,14 @@ _COLOURS = {
 
 
 def write_report(summary: Reported, path: Path, audited: pd.DataFrame | None = None) -> Path:
-    """Write the page to ``path``."""
+    """Write the report to ``path``."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(render(summary, audited), encoding="utf-8")
     return path
 
 
 def render(summary: Reported, audited: pd.DataFrame | None = None) -> str:
-    """The page as text."""
+    """The report as text."""
     loader = jinja2.PackageLoader("bspauc_spark.results", "templates")
     environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters["figure"] = _figure
@@ -88,7 +88,7 @@ _SHOWN = {
 
 
 def _svg(draw: plots.Draw) -> str:
-    """A panel as inline SVG whose colours follow the page's."""
+    """A panel as inline SVG, with the colours of the page."""
     buffer = io.StringIO()
     with plots.drawing, mpl.rc_context({"svg.fonttype": "none", "font.family": "sans-serif"}):
         plots.panel(draw).savefig(
@@ -100,12 +100,12 @@ def _svg(draw: plots.Draw) -> str:
     text = re.sub(r'width="[\d.]+pt" height="[\d.]+pt"', 'aria-hidden="true"', text, count=1)
     for colour, name in _COLOURS.items():
         text = text.replace(colour, name)
-    # The label is on the element around it; a font of the reader's machine is as good as ours.
+    # The element around it has the label. Any font of the reader's machine will do.
     return re.sub(r"font: ([\d.]+px)[^;\"]*", r"font: \1 system-ui, sans-serif", text)
 
 
 def _figure(value: Any) -> str:
-    """A value for a table cell."""
+    """The text of a value in a table."""
     if isinstance(value, float):
         if value != value:
             return "–"

@@ -1,4 +1,4 @@
-"""What a fit did: its rounds as a table and a picture, and the data it saw."""
+"""What a fit did: its rounds as a table and as a figure, and the data that it saw."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrainingSummary:
-    """The rounds of a fit, which of them gave the model, and how many rows of each kind there were."""
+    """The rounds of a fit, the round that gave the model, and the number of rows of each kind."""
 
     rounds: tuple[Round, ...]
     best_round: int
@@ -33,27 +33,27 @@ class TrainingSummary:
 
     @property
     def history(self) -> pd.DataFrame:
-        """A row a round."""
+        """The history as a table: one row for each round."""
         return pd.DataFrame([asdict(row) for row in self.rounds], columns=[f.name for f in fields(Round)])
 
     def plot(self) -> Figure:
-        """AUC, kept fractions, λ and the objective over the rounds."""
+        """A figure of AUC, kept fractions, λ and μ, and the objective over the rounds."""
         from bspauc_spark.results.plots import plot_history
 
         return plot_history(self.history, self.best_round)
 
     def report(self, path: str | Path, audited: pd.DataFrame | None = None) -> Path:
-        """Write a page in HTML about the fit, whole in itself; its path.
+        """Write one page of HTML about the fit, which needs no other file; returns its path.
 
-        ``audited`` are the first rows of ``model.audit(df).orderBy("suspicion", ascending=False)`` as pandas, to be
-        shown with all their columns; without them the page lists scores and labels only.
+        ``audited`` are the first rows of ``model.audit(df).orderBy("suspicion", ascending=False)`` as pandas. The page
+        shows them with all their columns. Without them it lists labels, scores and suspicions only.
         """
         from bspauc_spark.results.report import write_report
 
         return write_report(self, on_disk(path), audited)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON, which has no NaN."""
+        """Plain values for JSON; NaN, which JSON does not have, becomes None."""
         return {
             "rounds": [row.to_dict() for row in self.rounds],
             "best_round": self.best_round,
@@ -64,7 +64,7 @@ class TrainingSummary:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], where: str = "summary") -> TrainingSummary:
-        """The inverse of ``to_dict``; ``MalformedError`` names the place ``where`` something is wrong."""
+        """The inverse of ``to_dict``. ``MalformedError`` names the place of a wrong value, beginning with ``where``."""
         summary = cls(**_STORED(values, where))
         if summary.best_round > len(summary.rounds):
             raise MalformedError(f"{where}.best_round is {summary.best_round} of {len(summary.rounds)} rounds")
@@ -72,7 +72,7 @@ class TrainingSummary:
 
 
 def _about(value: Any, where: str) -> dict[str, Any]:
-    # Models of the first version have none.
+    # Models of the first version do not have it.
     described: dict[str, Any] = _ABOUT(value, where) if value else {}
     return described
 

@@ -1,1 +1,1 @@
-"""What becomes of the rows of a DataFrame: columns, checks, Arrow shards on storage, and reading them back."""
+"""The rows of a DataFrame: their columns, checks, the Arrow shards they are staged as, and reading these back."""

@@ -1,6 +1,6 @@
-"""Features as Spark hands them to Python in Arrow batches → checked float32 rows, without a loop over rows.
+"""Turn the Arrow batches that Spark gives to Python into checked float32 rows, without a loop over rows.
 
-Staging tasks import this module, so it does without torch, which takes seconds to load.
+Staging tasks import this module. It must not import torch, which takes seconds to load.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import pyarrow as pa
 
 from bspauc_spark.arrays import Float32Array, IntArray
 
-MALFORMED = "whose indices are not one for each value, ascending, from 0 to size - 1"
+MALFORMED = "with malformed indices (one for each value, ascending, from 0 to size - 1)"
 
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
 class CheckedFeatures(ABC):
-    """Rows of one batch and what is wrong with each of them."""
+    """The rows of one batch, and what is wrong with each of them."""
 
     is_null: BoolArray
     wrong_size: BoolArray
@@ -37,7 +37,7 @@ class CheckedFeatures(ABC):
 
     @property
     def problem(self) -> str | None:
-        """What is wrong with how many rows; nothing if all are good."""
+        """What is wrong, and with how many rows; None if all are good."""
         for wrong, text in (
             (self.is_null, "null"),
             (self.wrong_size, f"of another size ({', '.join(map(str, np.unique(self.sizes[self.wrong_size])[:5]))})"),
@@ -50,12 +50,12 @@ class CheckedFeatures(ABC):
 
     @abstractmethod
     def arrow(self, index: IntArray) -> pa.RecordBatch:
-        """The rows at ``index`` as a shard holds them."""
+        """The rows at ``index``, in the form in which a shard holds them."""
 
 
 @dataclass(frozen=True)
 class DenseFeatures(CheckedFeatures):
-    """Rows as a matrix; those that are null or of another size are left out."""
+    """Dense rows, as a matrix. Rows that are null or have another size are not in it."""
 
     matrix: Float32Array
 
@@ -82,7 +82,7 @@ class DenseFeatures(CheckedFeatures):
 
 @dataclass(frozen=True)
 class SparseFeatures(CheckedFeatures):
-    """Rows in compressed form: row ``i`` holds what lies between ``pointers[i]`` and ``pointers[i + 1]``."""
+    """Sparse rows in compressed form: row ``i`` has the entries from ``pointers[i]`` up to ``pointers[i + 1]``."""
 
     pointers: npt.NDArray[np.int32]
     columns: npt.NDArray[np.int32]
@@ -90,7 +90,7 @@ class SparseFeatures(CheckedFeatures):
 
     @classmethod
     def of(cls, features: pa.Array, num_features: int) -> SparseFeatures:
-        """Check a vector's struct column (or ``list<float>``) and drop what is zero."""
+        """Check the struct column of vectors (or a ``list<float>`` column), and drop the values that are zero."""
         is_null = features.is_null().to_numpy(zero_copy_only=False)
         is_struct = pa.types.is_struct(features.type)
         lists = features.field("values") if is_struct else features
@@ -101,7 +101,7 @@ class SparseFeatures(CheckedFeatures):
             given = features.field("size")
             sparse = given.is_valid().to_numpy(zero_copy_only=False)
             sizes = np.where(sparse, given.fill_null(0).to_numpy(zero_copy_only=False), lengths)
-            # Nobody has looked at them before: Spark hands the fields of a vector over as a file holds them.
+            # These indices are unchecked: Spark passes the fields of a vector on as it finds them in a file.
             indices, counted = _indices(features.field("indices"))
             bad_index = (lists.is_null().to_numpy(zero_copy_only=False) | (counted != sparse * lengths)) & ~is_null
             fits = sparse & ~bad_index
@@ -117,7 +117,7 @@ class SparseFeatures(CheckedFeatures):
         misplaced = np.zeros(len(values), dtype=bool)
         np.less_equal(columns[1:], columns[:-1], out=misplaced[1:])
         misplaced[(np.cumsum(lengths) - lengths)[lengths > 0]] = False
-        # As an unsigned number a negative one is larger than any size.
+        # Read as an unsigned number, a negative index is larger than any size.
         misplaced |= columns.view(np.uint32) >= num_features
         bad_index[row_of[misplaced]] = True
         bad_index &= ~wrong_size
@@ -134,23 +134,23 @@ class SparseFeatures(CheckedFeatures):
 
 
 def checked_features(features: pa.Array, num_features: int, sparse: bool) -> CheckedFeatures:
-    """Check a features column and lay it out dense or sparse."""
+    """Check a column of features, and lay it out as dense or as sparse rows."""
     return (SparseFeatures if sparse else DenseFeatures).of(features, num_features)
 
 
 def _places(lengths: IntArray) -> npt.NDArray[np.int32]:
-    """Where the values of dense vectors stand: 0, 1, 2, … in each row."""
+    """The columns of the values of dense vectors: 0, 1, 2, … in each row."""
     return (np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)).astype(np.int32)
 
 
 def _indices(lists: pa.Array) -> tuple[npt.NDArray[np.int32], IntArray]:
-    """The indices of all rows, and how many each row has; null ones become negative, which the checks find."""
+    """The indices of all rows, and how many each row has. A null index becomes negative, which the checks find."""
     counted = lists.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     return lists.flatten().fill_null(-1).to_numpy(zero_copy_only=False), counted
 
 
 def _floats(values: pa.Array) -> Float32Array:
-    """Float32 values; nulls become NaN, values beyond float32 become infinite, and both are found by the checks."""
+    """Float32 values. A null becomes NaN, a value beyond float32 becomes infinite, and the checks find both."""
     if values.null_count:
         values = values.fill_null(float("nan"))
     with np.errstate(over="ignore"):

@@ -1,4 +1,4 @@
-"""The columns that a fit or a model reads: which they are, what their types must be, how wide a row is."""
+"""The columns that a fit or a model reads: their names, the types they must have, and the width of a row."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from bspauc_spark.errors import InvalidDataError, InvalidFeaturesError, InvalidL
 from bspauc_spark.rows.kinds import CHUNK_ROWS
 
 EMPTY = "the DataFrame is empty: there is nothing to fit on. Look at the filters and joins that made it."
-# Of a table's columns, an error names so many.
+# An error lists at most so many columns of a table.
 _MOST_NAMES = 20
-# Rows are scored in blocks; what one of dense rows may take.
+# Rows are scored a chunk at a time; a chunk of dense rows may take so much memory.
 _MOST_CHUNK_BYTES = 2 << 30
 
 
@@ -34,7 +34,7 @@ class Columns:
 
 
 def features_type_problem(data_type: st.DataType) -> str | None:
-    """Why a features column of this type cannot be used, or nothing."""
+    """Why a features column of this type cannot be used; None if it can."""
     if isinstance(data_type, VectorUDT):
         return None
     if isinstance(data_type, st.ArrayType) and isinstance(data_type.elementType, st.NumericType):
@@ -47,22 +47,22 @@ def features_type_problem(data_type: st.DataType) -> str | None:
 
 
 def feature_struct(dataset: DataFrame, name: str, sparse: bool) -> Column:
-    """The features as Arrow can carry them: an array of floats, or the vector's own four fields."""
+    """The features in a form that Arrow can carry: an array of floats, or the four fields of a vector."""
     column = quoted(name)
     data_type = dataset.schema[name].dataType
     if isinstance(data_type, st.ArrayType):
         return column.cast("array<float>")
-    # vector_to_array fails on null, which the checks are to count.
+    # vector_to_array fails on null, but the checks must count nulls.
     return sf.unwrap_udt(column) if sparse else sf.when(column.isNotNull(), vector_to_array(column, "float32"))
 
 
 def quoted(name: str) -> Column:
-    """The top-level column of this very name, dots and backticks included."""
+    """The top-level column with exactly this name, which may hold dots and backticks."""
     return sf.col("`" + name.replace("`", "``") + "`")
 
 
 def check_frame(dataset: Any) -> None:
-    """Refuse what is no DataFrame of Spark."""
+    """Refuse anything that is not a Spark DataFrame, and DataFrames of a session that was stopped."""
     if not isinstance(dataset, DataFrame):
         kind = type(dataset)
         raise InvalidDataError(
@@ -75,7 +75,7 @@ def check_frame(dataset: Any) -> None:
 
 
 def check_columns(dataset: DataFrame, columns: Columns) -> None:
-    """Refuse columns that are missing or of another type, before any job."""
+    """Refuse columns that are missing or have a wrong type. No Spark job runs for this."""
     if dataset.isStreaming:
         raise InvalidDataError("the DataFrame is a stream, and fit() needs all rows. Write them to a table first.")
     check_features(dataset, columns.features)
@@ -90,14 +90,14 @@ def check_columns(dataset: DataFrame, columns: Columns) -> None:
 
 
 def check_features(dataset: DataFrame, name: str) -> None:
-    """Refuse a features column that is missing or of another type."""
+    """Refuse a features column that is missing or has a wrong type."""
     problem = features_type_problem(_type_of(dataset, name, "featuresCol"))
     if problem:
         raise InvalidFeaturesError(f"column {name!r} (featuresCol) {problem}.")
 
 
 def check_labels(dataset: DataFrame, name: str) -> None:
-    """Refuse a label column that is missing or of another type."""
+    """Refuse a label column that is missing or has a wrong type."""
     kind = _type_of(dataset, name, "labelCol")
     if not isinstance(kind, st.NumericType | st.BooleanType):
         raise InvalidLabelError(
@@ -107,7 +107,7 @@ def check_labels(dataset: DataFrame, name: str) -> None:
 
 
 def check_outputs(dataset: DataFrame, outputs: Mapping[str, str]) -> None:
-    """Refuse names of columns to be added, by their Params, that the DataFrame has or that are the same; '' is none."""
+    """Refuse output columns (Param → name; '' adds none) that the DataFrame has already, or that share a name."""
     names = [name for name in outputs.values() if name]
     for name in names:
         there = _same(dataset, name, dataset.columns)
@@ -138,7 +138,7 @@ def _type_of(dataset: DataFrame, name: str, param: str) -> st.DataType:
 
 
 def _same(dataset: DataFrame, name: str, names: Sequence[str]) -> list[str]:
-    """Those among ``names`` that Spark takes for ``name``."""
+    """The members of ``names`` that Spark does not distinguish from ``name``."""
     same = [one for one in names if one.lower() == name.lower()]
     if any(one != name for one in same) and _case_sensitive(dataset):
         same = [one for one in same if one == name]
@@ -150,14 +150,14 @@ def _case_sensitive(dataset: DataFrame) -> bool:
 
 
 def declared_width(dataset: DataFrame, name: str) -> int | None:
-    """The width of a row by the column's ML metadata, where VectorAssembler and its like wrote it."""
+    """The width of a row according to the column's ML metadata, if a stage such as VectorAssembler wrote them."""
     attributes = dataset.schema[name].metadata.get("ml_attr")
     declared = attributes.get("num_attrs") if isinstance(attributes, dict) else None
     return declared if type(declared) is int and declared > 0 else None
 
 
 def width_of(dataset: DataFrame, name: str) -> int:
-    """The width of a row: from the column's ML metadata, else from the first row that has features."""
+    """The width of a row: from the column's ML metadata, or else from the first row that has features."""
     declared = declared_width(dataset, name)
     if declared:
         return declared
@@ -175,7 +175,7 @@ def width_of(dataset: DataFrame, name: str) -> int:
 
 
 def check_width(name: str, num_features: int, sparse: bool) -> None:
-    """Refuse dense rows so wide that no process could hold a block of them."""
+    """Refuse dense rows that are so wide that no process could hold a chunk of them."""
     block = 4 * CHUNK_ROWS * num_features
     if not sparse and block > _MOST_CHUNK_BYTES:
         raise InvalidFeaturesError(
@@ -185,7 +185,7 @@ def check_width(name: str, num_features: int, sparse: bool) -> None:
 
 
 def row_size(dataset: DataFrame, name: str) -> Column:
-    """The number of features that a row declares."""
+    """How many features a row says it has."""
     if isinstance(dataset.schema[name].dataType, st.ArrayType):
         return sf.size(quoted(name))
     vector = sf.unwrap_udt(quoted(name))
@@ -193,7 +193,7 @@ def row_size(dataset: DataFrame, name: str) -> Column:
 
 
 def density(dataset: DataFrame, name: str) -> float:
-    """Share of stored values in wide rows, by one aggregate."""
+    """The share of values that are stored in wide rows, by one aggregate over all rows."""
     sums = (sf.sum(filled(dataset, name)).alias("filled"), sf.sum(row_size(dataset, name)).alias("all"))
     total = dataset.agg(*sums).first()
     return float(total["filled"] or 0) / max(1, total["all"] or 0) if total else 1.0

@@ -1,4 +1,4 @@
-"""Rows of features as the network takes them: dense or sparse, in memory or mapped from Arrow shards."""
+"""Rows of features in the form that a network takes: dense or sparse, in memory or mapped from Arrow shards."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bspauc_spark.arrays import Float32Array, IntArray, ranges
 
 @dataclass(frozen=True)
 class SparseBatch:
-    """Rows in compressed form: row ``i`` holds ``values[offsets[i]:offsets[i + 1]]`` at ``indices[…]``."""
+    """Rows in compressed form: row ``i`` has ``values[offsets[i]:offsets[i + 1]]`` in the columns ``indices[…]``."""
 
     indices: Tensor
     values: Tensor
@@ -34,7 +34,7 @@ Batch: TypeAlias = Tensor | SparseBatch
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:
-    """The batch on ``device``; from pinned memory it gets there while the device computes."""
+    """The batch on ``device``. From pinned memory it is copied while the device computes."""
     if isinstance(batch, SparseBatch):
         parts = (batch.indices, batch.values, batch.offsets)
         return SparseBatch(*(part.to(device, non_blocking=True) for part in parts))
@@ -42,7 +42,7 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
 
 
 def concat(*batches: Batch) -> Batch:
-    """The rows of all batches, of which there is one at least, one batch after the other."""
+    """The rows of one or more batches, one batch after the other."""
     sparse = [batch for batch in batches if isinstance(batch, SparseBatch)]
     if not sparse:
         return torch.cat([batch for batch in batches if isinstance(batch, Tensor)])
@@ -56,7 +56,7 @@ def concat(*batches: Batch) -> Batch:
 
 
 def pad(batch: Batch, rows: int) -> Batch:
-    """``batch`` with empty rows appended until it has ``rows`` of them."""
+    """``batch`` with empty rows appended until it has ``rows`` rows."""
     missing = rows - len(batch)
     if missing <= 0:
         return batch
@@ -67,7 +67,7 @@ def pad(batch: Batch, rows: int) -> Batch:
 
 
 class Rows(ABC):
-    """The rows of one class, as a sequence of parts that are read as if they were joined."""
+    """The rows of one kind, in several parts that are read as if they were one."""
 
     num_features: int
 
@@ -80,10 +80,10 @@ class Rows(ABC):
     @property
     @abstractmethod
     def nbytes(self) -> int:
-        """Bytes of all rows."""
+        """How many bytes the rows take."""
 
     def columns(self) -> npt.NDArray[np.int32] | None:
-        """The features that occur in any of the rows, in ascending order; nothing for dense rows, where all do."""
+        """The features that occur in any of the rows, in ascending order; None for dense rows, in which all occur."""
         return None
 
     @abstractmethod
@@ -92,14 +92,14 @@ class Rows(ABC):
 
     @abstractmethod
     def window(self, start: int, stop: int) -> Rows:
-        """The rows ``start … stop − 1`` as rows of their own; nothing is copied."""
+        """The rows ``start … stop − 1`` as an object of their own, without copying them."""
 
     def between(self, start: int, stop: int) -> Batch:
         """The rows ``start … stop − 1``."""
         return self.take(np.arange(start, min(stop, len(self))))
 
     def _by_part(self, index: IntArray) -> list[tuple[int, IntArray, IntArray]]:
-        """Split ``index`` by part: (part, places in the result, rows within the part)."""
+        """Split ``index`` by part: (number of the part, places in the result, rows within the part)."""
         if len(self._starts) == 2:
             return [(0, np.arange(len(index)), index)]
         part = np.searchsorted(self._starts, index, side="right") - 1

@@ -1,4 +1,4 @@
-"""What a staging task does: check one partition's rows and write them as Arrow shards per class."""
+"""A staging task, which runs on executors: it checks the rows of one partition and writes them as shards."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from bspauc_spark.rows.arrow import checked_features
 from bspauc_spark.rows.kinds import KINDS, ShardFile
 from bspauc_spark.rows.storage import folder, reason
 
-# A shard is written when this many bytes are waiting: what a task holds in memory per class.
+# A task writes a shard when so many bytes of a kind wait for it; it holds no more than this in memory for each kind.
 SHARD_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
 class ShardTask:
-    """Checks one partition's rows and writes them; module level, so that executors can unpickle it."""
+    """Checks the rows of one partition and writes them. It stands at module level so that executors can unpickle it."""
 
     directory: str
     positive_label: float
@@ -36,7 +36,7 @@ class ShardTask:
 
         context = pyspark.TaskContext.get()
         partition = context.partitionId() if context else 0
-        # A retried or speculative attempt writes files of its own; only those that are reported count.
+        # A task that is tried again, or twice at once, writes files of its own. Only files that a task reports count.
         prefix = f"{partition:05d}-{uuid.uuid4().hex}"
         writers = {kind: ShardWriter(self, kind, prefix) for kind in KINDS}
         problems = dict.fromkeys(("label", "null", "size", "value", "index", "validation"), 0)
@@ -85,7 +85,7 @@ class ShardTask:
 
 
 class ShardWriter:
-    """Collects rows of one kind and writes them as uncompressed Arrow files, one contiguous block each."""
+    """Collects rows of one kind and writes them as uncompressed Arrow files with one record batch each."""
 
     def __init__(self, task: ShardTask, kind: str, prefix: str) -> None:
         self._folder = folder(task.directory)
@@ -105,7 +105,7 @@ class ShardWriter:
             self._write()
 
     def close(self) -> list[ShardFile]:
-        """Write what waits; returns all files."""
+        """Write the rows that still wait; return all files."""
         if self._waiting:
             self._write()
         return self._files

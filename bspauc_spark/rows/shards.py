@@ -1,4 +1,4 @@
-"""The staged rows of a fit: Arrow files per class, which workers map."""
+"""The staged rows of a fit: Arrow files of each kind, which the workers map into memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from bspauc_spark.rows.storage import folder, reason
 
 @dataclass(frozen=True)
 class Shards:
-    """Arrow files of a fit: their folder, the files by kind in reading order, and the shape of a row."""
+    """The Arrow files of a fit: their folder, the files of each kind in reading order, and the shape of a row."""
 
     directory: str
     files: Mapping[str, tuple[ShardFile, ...]]
@@ -30,7 +30,7 @@ class Shards:
     sparse: bool
 
     def open(self, rank: int = 0, size: int = 1) -> dict[str, Rows]:
-        """A rank's equal share of every kind of rows, mapped; kinds without any rows at all are left out."""
+        """The equal share of one rank in every kind of rows, mapped. Kinds without any rows are left out."""
         shares = {}
         for kind, files in self.files.items():
             if files:
@@ -39,13 +39,14 @@ class Shards:
         return shares
 
     def counts(self) -> dict[str, int]:
-        """How many rows of every kind there are; kinds without any are left out."""
+        """How many rows there are of every kind. Kinds without any rows are left out."""
         return {kind: sum(file.rows for file in files) for kind, files in self.files.items() if files}
 
     def take(self, kind: str, index: IntArray) -> Batch:
-        """The rows of a kind at ``index``, one at least, in ascending order.
+        """The rows of a kind at ``index``, which is ascending and not empty.
 
-        For few rows of many: only files that hold any of them are opened, one at a time, and let go of before the next.
+        This is for few rows of many: it opens only the files that hold any of them, one at a time, and closes each
+        before the next.
         """
         files = self.files[kind]
         starts = np.concatenate(([0], np.cumsum([file.rows for file in files], dtype=np.int64)))
@@ -59,9 +60,9 @@ class Shards:
         )
 
     def _rows(self, files: Sequence[ShardFile], start: int, stop: int) -> Rows:
-        """The rows ``start … stop − 1`` of these files; the others are not looked at.
+        """The rows ``start … stop − 1`` of these files. Only files that hold any of them are read.
 
-        Files of an object store are copied to this machine's disk, and only as long as it takes to map them.
+        Files of an object store are copied to the disk of this machine, and deleted as soon as they are mapped.
         """
         ends = np.cumsum([file.rows for file in files])
         first, last = np.searchsorted(ends, [start, stop], side="right")
@@ -81,7 +82,7 @@ class Shards:
 
 
 def _mapped_batches(directory: Path, file: ShardFile) -> list[pa.RecordBatch]:
-    """The rows of a shard, mapped, whose bytes are still those that were written."""
+    """The rows of a shard, mapped. An error if its bytes are not those that were written."""
     liveness.beat()
     with pa.memory_map(str(directory / file.name)) as source:
         if zlib.crc32(source.read_buffer()) != file.checksum:

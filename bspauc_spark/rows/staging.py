@@ -1,8 +1,8 @@
-"""DataFrame → validated Arrow shards per class, the same whatever the DataFrame's partitioning.
+"""Stage a DataFrame: check its rows and write them as Arrow shards, the same however the DataFrame is partitioned.
 
-A partition takes a range of hashes, and rows are sorted there by theirs: one shard after the other, rows stand in the
-order of their hashes, which depends on the rows alone. One pass checks and writes them; what it found comes back as a
-small table.
+Every row has a hash of its contents. Each task gets a range of hashes and sorts its rows by their hashes. So, one shard
+after the other, the rows stand in an order that depends on the rows alone. One pass checks the rows and writes them.
+What the tasks found comes back to the driver as a small table.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from bspauc_spark.spark.session import slots
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Enough tasks for every slot, however long the single ones take.
+# So many tasks for each slot that all slots are busy to the end, even if some tasks take longer.
 _TASKS_PER_SLOT = 4
 _FEWEST_SLOTS, _UNKNOWN_SLOTS, _MOST_PARTITIONS = 2, 4, 512
-# Rows of a Connect session that may come to the client, as they are staged: it holds them all for a moment.
+# So many bytes of rows may come to the client of a Connect session, which for a moment holds all of them.
 MOST_COLLECTED_BYTES = 1 << 30
-# Up to this width rows are staged dense: a dense row is then at most 2 KiB, and dense layers are faster.
+# Rows up to this width are staged dense: they take at most 2 KiB each, and dense layers are faster.
 ALWAYS_DENSE_FEATURES = 512
 # Wider rows are staged sparse when fewer than this share of their values differ from zero.
 SPARSE_BELOW = 0.2
@@ -55,7 +55,7 @@ SPARSE_BELOW = 0.2
 
 @dataclass(frozen=True)
 class StagedData:
-    """The rows of a fit on disk, and what they are."""
+    """The staged rows of a fit, and what is known about them."""
 
     shards: Shards
     counts: Mapping[str, int]
@@ -66,25 +66,25 @@ class StagedData:
 
     @property
     def negative_label(self) -> float:
-        """The other label of two; with more of them 0, or 1 where 0 is the positive one."""
+        """The other one of two labels. If there are more than two: 0, or 1 if 0 is the positive label."""
         others = [label for label in self.labels if label != self.positive_label]
         if len(others) == 1:
             return others[0]
         return 1.0 if self.positive_label == 0 else 0.0
 
     def identity(self) -> dict[str, object]:
-        """What tells these rows from others."""
+        """What distinguishes these rows from other rows."""
         return {"features": self.shards.num_features, **self.counts, "fingerprint": self.fingerprint}
 
     def remove(self) -> None:
-        """Delete the folder and all in it. Rows that are mapped stay readable."""
+        """Delete the folder and everything in it. Rows that are mapped stay readable."""
         folder(self.shards.directory).remove()
 
 
 def stage(dataset: DataFrame, columns: Columns, staging_dir: str | None, here: bool = False) -> StagedData:
-    """Write ``dataset`` as shards into a new folder under ``staging_dir`` (unset: the system's temporary one).
+    """Write ``dataset`` as shards into a new folder under ``staging_dir`` (unset: the system's temporary folder).
 
-    ``here``: the rows come to this process, which writes them, since Spark's tasks do not see its folders.
+    With ``here`` this process fetches the rows and writes them itself, because Spark's tasks do not see its folders.
     """
     check_columns(dataset, columns)
     num_features = width_of(dataset, columns.features)
@@ -108,7 +108,7 @@ def stage(dataset: DataFrame, columns: Columns, staging_dir: str | None, here: b
 
 
 def partition_bits(spark: SparkSession) -> int:
-    """The logarithm of the number of partitions: some for each task that can run at once."""
+    """The binary logarithm of the number of partitions: several for each task that can run at the same time."""
     wanted = _TASKS_PER_SLOT * max(slots(spark) or _UNKNOWN_SLOTS, _FEWEST_SLOTS)
     return min(wanted, _MOST_PARTITIONS).bit_length() - 1
 
@@ -126,7 +126,7 @@ def _new_directory(staging_dir: str | None) -> Folder:
 
 
 def _refuse_many(dataset: DataFrame, name: str, num_features: int, sparse: bool) -> None:
-    """Refuse rows that would fill this process, before they come."""
+    """Refuse rows that would not fit this process, before they are fetched."""
     size = 8 * filled(dataset, name) if sparse else sf.lit(4 * num_features)
     total = dataset.agg(sf.sum(size.cast("long")).alias("bytes")).first()
     needed = int(total["bytes"] or 0) if total else 0
@@ -140,7 +140,7 @@ def _refuse_many(dataset: DataFrame, name: str, num_features: int, sparse: bool)
 
 @dataclass
 class _Found:
-    """What the staging tasks report, added up."""
+    """The sum of what the staging tasks report."""
 
     files: dict[str, list[ShardFile]]
     problems: dict[str, int]
@@ -150,7 +150,7 @@ class _Found:
     hashes: dict[str, int] = field(default_factory=dict)
 
     def fingerprint(self) -> str:
-        """A digest of the sums of all rows' hashes, in which their order does not count."""
+        """A digest of the sums of all hashes. It does not depend on the order of the rows."""
         sums = {kind: total % 2**64 for kind, total in self.hashes.items()}
         return hashlib.sha256(json.dumps(sums, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -162,9 +162,10 @@ def _in_order_of_hashes(dataset: DataFrame, columns: Columns, sparse: bool) -> D
     hashed = dataset.select(features.alias("features"), label.alias("label"), validation.alias("validation"))
     hashed = hashed.withColumn("hash", sf.xxhash64("features", "label"))
     bits = partition_bits(dataset.sparkSession)
-    # The first bits of the hash, from the lowest, which is negative, to the highest.
+    # The first bits of the hash. The hash is signed, so the lowest one is negative.
     range_of = sf.shiftright("hash", 64 - bits).cast("int") + sf.lit(2 ** (bits - 1))
-    # Rows of one hash are the same: two others share one with a probability of a few percent among a billion rows.
+    # The hashes fix the order: rows that share one are equal. That any two of a billion different rows share one has a
+    # probability of a few percent.
     return repartition_by_id(hashed, 2**bits, range_of).sortWithinPartitions("hash")
 
 
@@ -179,7 +180,7 @@ def _write_shards(rows: DataFrame, task: ShardTask, here: bool, name: str) -> _F
         ours = re.search(r"bspauc_spark\.errors\.StagingError: (.*)", str(error))
         if ours is not None:
             raise StagingError(ours[1]) from error
-        # Spark itself looks at the vectors that it lays out as arrays.
+        # Where Spark lays vectors out as arrays, Spark itself checks their indices.
         if re.search(r"requirement failed.*\s.*\s.*\.linalg\.SparseVector", str(error)):
             raise InvalidFeaturesError(f"column {name!r} has rows {MALFORMED}. {_MEND}") from error
         raise
@@ -198,7 +199,7 @@ def _write_shards(rows: DataFrame, task: ShardTask, here: bool, name: str) -> _F
 
 
 def _raise_if_invalid(found: _Found, columns: Columns, num_features: int) -> None:
-    """Turn what the tasks found into one error that says what, where, how many and what to do."""
+    """Raise one error for all that the tasks found: it says what is wrong, where, in how many rows, and what to do."""
     rows, problems = f"{found.rows:,} rows", found.problems
 
     def count(problem: str) -> str:

@@ -1,7 +1,7 @@
-"""Sorted scores of one class, and everything that follows from two of them without an n × m table.
+"""The sorted scores of one class, and sums over all pairs of two classes without an n × m table.
 
-With θ fixed, a row's loss depends on its score alone and is monotone in it, so "sorted by loss" is
-"sorted by score": the kept positives are the top scores, the kept negatives the bottom ones.
+With θ fixed, the loss of a row depends on its score alone and is monotone in it. So the order of the losses is the
+order of the scores: a selection keeps the positives with the highest scores and the negatives with the lowest ones.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 
 def as_scores(scores: ArrayLike) -> ScoreArray:
-    """Scores as the float32 that sorting, thresholds and weights all use."""
+    """Scores as float32, which sorting, thresholds and weights all use."""
     with np.errstate(over="ignore"):
         return np.asarray(scores).astype(np.float32, copy=False)
 
 
 class OrderedScores(Protocol):
-    """The scores of one class in ascending order, however they are held; ranks count from 0.
+    """The scores of one class in ascending order, sorted or in bins; ranks count from 0.
 
-    Those whose names begin with ``rough_`` may be off by the rows of a bin, where scores are held in bins.
+    Where scores are held in bins, methods whose names begin with ``rough_`` may be wrong by the rows of one bin.
     """
 
     def __len__(self) -> int:
-        """How many there are."""
+        """The number of scores."""
 
     def at(self, rank: int) -> float:
         """The score at this rank."""
@@ -65,24 +65,24 @@ class OrderedScores(Protocol):
         """Sum of the scores at ranks ``first`` to ``last - 1``, in float64."""
 
     def segment_sums(self, edges: CountArray) -> FloatArray:
-        """Sums between consecutive ranks of ``edges``, which never fall."""
+        """The sum between each two consecutive ranks of ``edges``, which must not fall."""
 
     def points(self, first: float, last: float) -> Iterator[tuple[FloatArray, FloatArray]]:
-        """The scores from position ``first`` to ``last`` in parts, each with its weights; the ends count in part."""
+        """The scores from position ``first`` to ``last``, part by part, with their weights; ends may be fractional."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ClassScores:
     """The scores of one class, ascending, with sums over blocks of 1,024.
 
-    Build it with :meth:`from_array` or :meth:`merge`; the constructor trusts its argument.
+    Build it with :meth:`from_array` or :meth:`merge`: the constructor does not check its argument.
     """
 
     sorted: ScoreArray
 
     @classmethod
     def from_array(cls, scores: ArrayLike, copy: bool = True) -> ClassScores:
-        """Sort a 1-d array of scores (any order, any float type; cast to float32); without a ``copy``, in place."""
+        """Sort a 1-d array of scores, in any order and of any float type; with ``copy=False`` sort the array itself."""
         given = np.asarray(scores)
         if given.ndim != 1:
             raise InvalidScoresError(f"scores must be 1-d, not of shape {given.shape}. Use scores.ravel().")
@@ -90,7 +90,7 @@ class ClassScores:
             raise InvalidScoresError("there are no scores. A class needs at least one row.")
         ordered = as_scores(given).copy() if copy else as_scores(given)
         ordered.sort()
-        # Sorting puts −inf first, +inf and NaN last, so the two ends tell all.
+        # Sorting puts −inf first, and +inf and NaN last: it is enough to look at the two ends.
         if not (np.isfinite(ordered[0]) and np.isfinite(ordered[-1])):
             bad = int(np.count_nonzero(~np.isfinite(ordered)))
             raise InvalidScoresError(
@@ -102,8 +102,8 @@ class ClassScores:
 
     @classmethod
     def merge(cls, parts: Iterable[ArrayLike]) -> ClassScores:
-        """One class from several sorted arrays, for example one a worker; some may be empty."""
-        # numpy's float32 sort is vectorised: sorting anew is faster than merging runs.
+        """One class from several arrays of scores, for example one from each worker; some may be empty."""
+        # numpy's sort of float32 is vectorised: to sort again is faster than to merge sorted parts.
         arrays = [as_scores(part) for part in parts]
         return cls.from_array(np.concatenate(arrays) if arrays else np.empty(0, np.float32))
 
@@ -125,7 +125,7 @@ class ClassScores:
         """How many scores are < x, exactly, for any float64 x."""
         if abs(x) > _LARGEST:
             return len(self) if x > 0 else 0
-        # A float64 key would make searchsorted upcast the whole array: round it and choose the side.
+        # With a float64 key searchsorted would convert the whole array to float64: round the key, and choose the side.
         key = np.float32(x)
         return int(self.sorted.searchsorted(key, "left" if float(key) >= x else "right"))
 
@@ -154,9 +154,9 @@ class ClassScores:
 
     @cached_property
     def _levels(self) -> list[NDArray[Any]]:
-        """The scores, sums of 1,024 of them, sums of 1,024 of those, …; full blocks only."""
+        """The scores, the sums of each 1,024 of them, the sums of each 1,024 of these, …; full blocks only."""
         levels: list[NDArray[Any]] = [self.sorted]
-        # Summing some thousand float64 is faster than going through one more level.
+        # To sum some thousand float64 is faster than to use one more level.
         while levels[-1].size >= (2 if len(levels) == 1 else 16) * BLOCK:
             below = levels[-1]
             full = below.size // BLOCK
@@ -164,10 +164,10 @@ class ClassScores:
         return levels
 
     def range_sum(self, first: int, last: int) -> float:
-        """``Σ sorted[first:last]`` in float64, from whole blocks and two ragged ends.
+        """``Σ sorted[first:last]`` in float64, from whole blocks and two incomplete ones at the ends.
 
-        Sums of blocks, not differences of prefix sums: one outlying score of −1e30 would wipe out
-        every prefix sum after it, here it only touches the ranges that hold it.
+        These are sums of blocks, not differences of prefix sums: a single score of −1e30 would wipe out every prefix
+        sum after it, but here it changes only the ranges that hold it.
         """
         total = 0.0
         for level in self._levels:
@@ -180,11 +180,11 @@ class ClassScores:
         return total
 
     def segment_sums(self, edges: CountArray) -> FloatArray:
-        """``Σ sorted[edges[i]:edges[i+1]]`` for edges that never fall."""
+        """``Σ sorted[edges[i]:edges[i+1]]``, for edges that do not fall."""
         return segment_sums(self.sorted, edges)
 
     def points(self, first: float, last: float) -> Iterator[tuple[FloatArray, FloatArray]]:
-        """The scores from position ``first`` to ``last`` in parts, each with its weights; the ends count in part."""
+        """The scores from position ``first`` to ``last``, part by part, with their weights; ends may be fractional."""
         stop = int(np.ceil(last))
         for start in range(int(first), stop, _CHUNK):
             ranks = np.arange(start, min(start + _CHUNK, stop))
@@ -193,14 +193,14 @@ class ClassScores:
 
 
 def segment_sums(values: NDArray[Any], edges: CountArray) -> FloatArray:
-    """``Σ values[edges[i]:edges[i+1]]`` in float64, for edges that never fall."""
-    # reduceat gives an element, not 0, for an empty segment: only start segments that have some
+    """``Σ values[edges[i]:edges[i+1]]`` in float64, for edges that do not fall."""
+    # For an empty segment reduceat gives an element and not 0, so it gets only segments that are not empty.
     sums = np.zeros(max(edges.size - 1, 0))
     filled = np.flatnonzero(np.diff(edges))
     starts, ends = edges[filled], edges[filled + 1]
     first = 0
     while first < filled.size:
-        # It makes a float64 copy of all it is given, so it is given a part at a time.
+        # reduceat makes a float64 copy of all that it gets, so it gets one part at a time.
         last = max(first + 1, int(ends.searchsorted(starts[first] + _CHUNK, "right")))
         part, places = values[starts[first] : ends[last - 1]], starts[first:last] - starts[first]
         one = last == first + 1
@@ -213,11 +213,11 @@ def segment_sums(values: NDArray[Any], edges: CountArray) -> FloatArray:
 
 @dataclass(frozen=True)
 class Ranking:
-    """A class with its easiest member first: *hardness* is ``−s`` for positives and ``s`` for negatives.
+    """A class with its easiest member first: the *hardness* h is ``−s`` for positives and ``s`` for negatives.
 
-    The hinge of a pair is then ``ξ_ij = max(0, 1 + h_i + h_j)``, the same from both sides, so one
-    implementation serves v and u. Ranks count from 0; ``kept`` is Σv or Σu, a real number: the class
-    keeps its ``kept`` easiest members, the last one fractionally.
+    The hinge of a pair is then ``ξ_ij = max(0, 1 + h_i + h_j)``. It is the same from both sides, so one implementation
+    serves v and u. Ranks count from 0. ``kept`` is Σv or Σu, a real number: the class keeps its ``kept`` easiest
+    members, the last one of them with a fractional weight.
     """
 
     scores: OrderedScores
@@ -227,11 +227,11 @@ class Ranking:
         return len(self.scores)
 
     def hardness(self, rank: int) -> float:
-        """Hardness of the member at this rank."""
+        """The hardness of the member at this rank."""
         return -self.scores.at(len(self) - 1 - rank) if self.positive else self.scores.at(rank)
 
     def members(self, first: float, last: float) -> Iterator[tuple[FloatArray, FloatArray]]:
-        """Hardness and weight of the members from position ``first`` to ``last``, whose ends count in part."""
+        """Hardness and weight of the members from position ``first`` to ``last``; ends may be fractional."""
         if not self.positive:
             yield from self.scores.points(first, last)
             return
@@ -260,17 +260,17 @@ class Ranking:
             total = self._sum(first, whole) - (whole - first) * edge
         if kept > whole:
             total += (kept - whole) * (self.hardness(whole) - edge)
-        # Below 0 only where none of the kept is beyond the edge.
+        # It is below 0 only where none of the kept members lies beyond the edge.
         return max(0.0, total) / len(self)
 
     def losses(self, hardness: FloatArray, kept: float) -> FloatArray:
-        """``loss`` of an array, in any order, by one pass over this class."""
+        """``loss`` for an array in any order, by one pass over this class."""
         edge = -1.0 - hardness
         whole = int(kept)
         scores, n = self.scores, len(self)
         ranks = n - scores.rough_below(-edge) if self.positive else scores.rough_at_most(edge)
         starts, place = np.unique(np.minimum(ranks, whole), return_inverse=True)
-        # Sums from each start to the kept end, added up from that end: nothing easier gets in.
+        # Sums from each start to the last kept member, added up from that end, so that no easier member is in them.
         tails = np.empty(starts.size)
         tails[-1:] = [self._sum(int(start), whole) for start in starts[-1:]]
         tails[:-1] = tails[-1:] + np.cumsum(self._segments(starts)[::-1])[::-1]
@@ -291,32 +291,32 @@ class Ranking:
 
 
 def loss_sum(own: Ranking, first: float, last: float, opposite: Ranking, kept: float) -> float:
-    """Sum of the losses of ``own``'s members from position ``first`` to ``last``, ends fractional.
+    """Sum of the losses of the members of ``own`` from position ``first`` to ``last``, which may be fractional.
 
-    Divided by ``len(own)`` it is what K's pair term gains when ``own`` goes from keeping ``first`` members
-    to keeping ``last``, with the opposite class at ``kept``.
+    Divided by ``len(own)``, it is the increase of the pair term of K when ``own`` keeps ``last`` members instead of
+    ``first``, while the opposite class keeps ``kept``.
     """
     return sum(float(weights @ opposite.losses(hardness, kept)) for hardness, weights in own.members(first, last))
 
 
 def positive_loss(score: float, neg: OrderedScores, kept: float | None = None) -> float:
-    """Loss of one positive, ``l⁺(s) = (1/m) Σ_j u_j max(0, 1 − s + s_j)``; ``kept`` is Σu (all if None)."""
+    """Loss of one positive, ``l⁺(s) = (1/m) Σ_j u_j max(0, 1 − s + s_j)``; ``kept`` is Σu, None means all."""
     return Ranking(neg, positive=False).loss(-float(score), len(neg) if kept is None else kept)
 
 
 def negative_loss(score: float, pos: OrderedScores, kept: float | None = None) -> float:
-    """Loss of one negative, ``l⁻(s) = (1/n) Σ_i v_i max(0, 1 − s_i + s)``; ``kept`` is Σv (all if None)."""
+    """Loss of one negative, ``l⁻(s) = (1/n) Σ_i v_i max(0, 1 − s_i + s)``; ``kept`` is Σv, None means all."""
     return Ranking(pos, positive=True).loss(float(score), len(pos) if kept is None else kept)
 
 
 def positive_losses(scores: ArrayLike, neg: OrderedScores, kept: float | None = None) -> FloatArray:
-    """``positive_loss`` of a 1-d array of scores, in the order given."""
+    """``positive_loss`` for a 1-d array of scores, in their order."""
     hardness = -as_scores(scores).astype(np.float64)
     return Ranking(neg, positive=False).losses(hardness, len(neg) if kept is None else kept)
 
 
 def negative_losses(scores: ArrayLike, pos: OrderedScores, kept: float | None = None) -> FloatArray:
-    """``negative_loss`` of a 1-d array of scores, in the order given."""
+    """``negative_loss`` for a 1-d array of scores, in their order."""
     hardness = as_scores(scores).astype(np.float64)
     return Ranking(pos, positive=True).losses(hardness, len(pos) if kept is None else kept)
 
@@ -329,7 +329,7 @@ def pair_sum(
 ) -> float:
     """``Σ_ij v_i u_j max(0, 1 − s_i + s_j)`` over the top ``positive_kept`` and bottom ``negative_kept``.
 
-    O(n log m) over the smaller class plus one pass over the other.
+    Takes O(n log m) for the class that keeps fewer, and one pass over the other.
     """
     v, u = Ranking(pos, positive=True), Ranking(neg, positive=False)
     kept_v = float(len(pos)) if positive_kept is None else positive_kept

@@ -1,10 +1,10 @@
-"""Scores of a class too large for the driver: a histogram, and the exact scores of the few bins that matter.
+"""Scores of a class that is too large for the driver: a histogram, and the exact scores of the few bins that matter.
 
-A bin is the upper 22 of the 32 bits of a float32, so it is as wide as 2⁻¹³ of its scores, and holds at most 1,024
-different ones. A bin that lies wholly on one side of every threshold and kink enters all sums exactly by its count and
-sum. Whoever asks for something inside a bin gets an answer as if all its rows had the bin's mean score, and the bin is
-remembered; ``exact_on_bins`` then fetches those bins score by score and computes anew, until nothing was asked inside
-a bin that is not known: the result is then that of the sorted scores.
+A bin is the upper 22 of the 32 bits of a float32. It is as wide as 2⁻¹³ of its scores, and holds at most 1,024
+different ones. A bin that lies wholly on one side of every threshold and every kink enters all sums exactly, by its
+count and its sum. Whoever asks for something inside a bin gets an answer as if all rows of the bin had its mean score,
+and the bin is remembered. ``exact_on_bins`` then fetches the remembered bins score by score and computes again, until
+nobody asks for anything inside an unknown bin. The last result is then that of the sorted scores.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _SHIFT = 10
 _BINS = 1 << (32 - _SHIFT)
 _SIGN = np.uint32(1 << 31)
 _CHUNK = 1 << 22
-# The AUC of bins is known up to half the pairs that share one, the mean pair loss up to those whose margin lies in one:
-# bins are fetched until no more than this is in doubt.
+# From bins the AUC is known up to half the pairs that share a bin, and the mean pair loss up to the pairs whose margin
+# ends inside a bin. Bins are fetched until no more than this is unknown.
 AUC_BOUND = 1e-5
 LOSS_BOUND = 1e-5
 
 
 def _keys(scores: ScoreArray) -> Keys:
-    """Integers in the order of the scores; −0 is 0."""
+    """Integers that have the order of the scores; −0 counts as 0."""
     bits: Keys = (scores + np.float32(0)).view(np.uint32)
     return np.where(bits & _SIGN, ~bits, bits | _SIGN)
 
@@ -47,7 +47,7 @@ def _of_keys(keys: Keys) -> ScoreArray:
 
 
 class Histogram(NamedTuple):
-    """Bins that hold scores, ascending, with the number and the sum of them."""
+    """The bins that hold scores, ascending, with the number and the sum of the scores in each."""
 
     bins: Bins
     counts: CountArray
@@ -68,10 +68,10 @@ class Histogram(NamedTuple):
 
     @classmethod
     def merge(cls, parts: Iterable[Histogram]) -> Histogram:
-        """The histogram of all parts' scores."""
+        """The histogram of the scores of all parts."""
         counts, sums = np.zeros(_BINS, dtype=np.int64), np.zeros(_BINS)
         for part in parts:
-            # A bin may come more than once, where workers' histograms were joined end to end.
+            # A bin may occur more than once, where histograms of workers were joined end to end.
             np.add.at(counts, part.bins, part.counts)
             np.add.at(sums, part.bins, part.sums)
         return cls._filled(counts, sums)
@@ -83,14 +83,14 @@ class Histogram(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """The different scores of some bins, ascending, and how often each is there."""
+    """The different scores in some bins, ascending, and how often each of them occurs."""
 
     scores: ScoreArray
     counts: CountArray
 
     @classmethod
     def of(cls, scores: ScoreArray, bins: Bins) -> Contents:
-        """What of ``scores`` lies in these bins."""
+        """Those of ``scores`` that lie in these bins."""
         wanted = np.zeros(_BINS, dtype=bool)
         wanted[bins] = True
         parts = []
@@ -116,9 +116,9 @@ Fetch = Callable[[Bins], Contents]
 
 
 class BinnedScores:
-    """The scores of one class as points, ascending: single scores where they are known, else the means of bins.
+    """The scores of one class as ascending points: a point is a known score, or the mean of a bin.
 
-    ``fetch`` gives the contents of bins.
+    ``fetch`` gets the contents of bins from the workers.
     """
 
     def __init__(self, unknown: Histogram, fetch: Fetch, known: Contents | None = None) -> None:
@@ -141,7 +141,7 @@ class BinnedScores:
         self.highs = np.concatenate([high, known.scores])[order].astype(np.float64)
         self.counts = np.concatenate([unknown.counts, known.counts])[order]
         self.sums = np.concatenate([unknown.sums, exact * known.counts])[order]
-        # The mean of a bin rounds to one of its scores, or between two of them.
+        # The mean of a bin rounds to one of its scores, or to a number between two of them.
         self.values = np.clip(np.concatenate([unknown.sums / unknown.counts, exact])[order], self.lows, self.highs)
         self._bins = np.concatenate([np.where(single, -1, unknown.bins), np.full(exact.size, -1)])[order]
         self._ends = np.cumsum(self.counts)
@@ -157,12 +157,12 @@ class BinnedScores:
         )
 
     def look_into(self, points: int | npt.NDArray[np.integer[Any]]) -> None:
-        """Remember that these points, if they are bins, have to be known."""
+        """Remember to fetch those of these points that are bins."""
         bins = np.atleast_1d(self._bins[points])
         self._looked_into.update(bins[bins >= 0].tolist())
 
     def refine(self) -> bool:
-        """Fetch the bins that were looked into; whether there were any."""
+        """Fetch the bins that were looked into; returns whether there were any."""
         if not self._looked_into:
             return False
         wanted = np.array(sorted(self._looked_into), dtype=np.int32)
@@ -199,18 +199,18 @@ class BinnedScores:
 
     def counts_at_most(self, x: FloatArray | ScoreArray) -> CountArray:
         """``count_at_most`` for an array."""
-        # The last point that begins at or below x; it may end above it.
+        # The last point that begins at or below x; it may end above x.
         points = self.lows.searchsorted(x, "right") - 1
         inside = (points >= 0) & (self.highs[points] > x)
         self.look_into(points[inside])
         return self.rough_at_most(x)
 
     def rough_below(self, x: FloatArray | ScoreArray) -> CountArray:
-        """``count_below`` for an array, as if all rows of a bin had its mean."""
+        """``count_below`` for an array, as if all rows of a bin had the bin's mean."""
         return np.asarray(self._before[self.values.searchsorted(x, "left")])
 
     def rough_at_most(self, x: FloatArray | ScoreArray) -> CountArray:
-        """``count_at_most`` for an array, as if all rows of a bin had its mean."""
+        """``count_at_most`` for an array, as if all rows of a bin had the bin's mean."""
         return np.asarray(self._before[self.values.searchsorted(x, "right")])
 
     def range_sum(self, first: int, last: int) -> float:
@@ -231,13 +231,13 @@ class BinnedScores:
         return float(self.sums[point] if whole else (last - first) * self.values[point])
 
     def segment_sums(self, edges: CountArray) -> FloatArray:
-        """Sums between consecutive ranks of ``edges``, which never fall."""
+        """The sum between each two consecutive ranks of ``edges``, which must not fall."""
         points = self._ends.searchsorted(edges, "right")
         inside = np.append(self.values, 0.0)[points] * (edges - np.append(self._starts, len(self))[points])
         return np.asarray(segment_sums(self.sums, points) + np.diff(inside))
 
     def points(self, first: float, last: float) -> Iterator[tuple[FloatArray, FloatArray]]:
-        """The points from position ``first`` to ``last`` with their weights; the ends count in part."""
+        """The points from position ``first`` to ``last`` with their weights; ends may be fractional."""
         if first >= last:
             return
         a, b = int(self._ends.searchsorted(first, "right")), int(self._starts.searchsorted(last, "left"))
@@ -250,17 +250,17 @@ def _fetch_nothing(bins: Bins) -> Contents:
 
 
 def ordered(scores: ScoreArray | Histogram, fetch: Fetch = _fetch_nothing, copy: bool = True) -> OrderedScores:
-    """The scores of a class, given all of them, which are sorted in place without a ``copy``, or their histogram."""
+    """The ordered scores of a class: of all its scores (sorted in place with ``copy=False``) or of a histogram."""
     return BinnedScores(scores, fetch) if isinstance(scores, Histogram) else ClassScores.from_array(scores, copy)
 
 
 def exact_on_bins(compute: Callable[Concatenate[OrderedScores, OrderedScores, P], T]) -> Callable[..., T]:
-    """Make ``compute(pos, neg, …)`` exact on binned scores too, by fetching the bins it looks into."""
+    """Make ``compute(pos, neg, …)`` exact on binned scores too: fetch the bins that it looks into, and repeat it."""
 
     @functools.wraps(compute)
     def settle(pos: OrderedScores, neg: OrderedScores, *args: P.args, **kwargs: P.kwargs) -> T:
         binned = [one for one in (pos, neg) if isinstance(one, BinnedScores)]
-        # Inside another such function that one fetches, for all of its parts together.
+        # If another such function called this one, the outer one fetches the bins, for all of its parts together.
         if any(one.collecting for one in binned):
             return compute(pos, neg, *args, **kwargs)
         while True:
@@ -282,14 +282,14 @@ def exact_on_bins(compute: Callable[Concatenate[OrderedScores, OrderedScores, P]
 
 
 def auc(pos: OrderedScores, neg: OrderedScores) -> float:
-    """Area under the ROC curve, tied pairs counting one half; of binned scores within ``AUC_BOUND``."""
+    """Area under the ROC curve, in which tied pairs count one half; from binned scores exact to ``AUC_BOUND``."""
     if isinstance(pos, ClassScores) and isinstance(neg, ClassScores):
         return statistics.auc(pos, neg)
     p, n, pairs = _as_points(pos), _as_points(neg), float(len(pos)) * len(neg)
     while True:
         first, last = n.highs.searchsorted(p.lows, "left"), n.lows.searchsorted(p.highs, "right")
         below, at_most = n._before[first], n._before[last]
-        # Pairs within a bin may stand either way; two equal scores are no matter of doubt.
+        # Two scores in one bin may stand in either order, unless they are equal.
         bins = (p.lows < p.highs) | (n.lows < n.highs)[np.minimum(first, n.lows.size - 1)]
         doubt = np.where(bins, p.counts * (at_most - below) / 2.0, 0.0) / pairs
         if doubt.sum() < AUC_BOUND:
@@ -298,9 +298,9 @@ def auc(pos: OrderedScores, neg: OrderedScores) -> float:
 
 
 def sharpen(pos: OrderedScores, neg: OrderedScores, positive_kept: float, negative_kept: float) -> float:
-    """Fetch bins until the mean pair loss is known well enough; by how much it may still be too low.
+    """Fetch bins until the mean pair loss is known well enough; returns by how much it may still be too low.
 
-    Those that hold the first rows left out are fetched in any case.
+    The bins with the first rows that are left out are fetched in any case.
     """
     if isinstance(pos, ClassScores) and isinstance(neg, ClassScores):
         return 0.0
@@ -310,8 +310,8 @@ def sharpen(pos: OrderedScores, neg: OrderedScores, positive_kept: float, negati
     p.refine()
     n.refine()
     while True:
-        # The hinge is a line, and bins enter it exactly, but for pairs of bins on whose border the margin may end:
-        # those are off by at most a quarter of their two widths.
+        # Away from its kink the hinge is a line, so bins enter it exactly. The exception are pairs of bins in which the
+        # margin may end: they are wrong by at most a quarter of their two widths.
         first, last = n.highs.searchsorted(p.lows - 1.0, "right"), n.lows.searchsorted(p.highs - 1.0, "left")
         last = np.maximum(first, last)
         spread = np.concatenate([[0.0], np.cumsum(n.counts * (n.highs - n.lows))])
@@ -325,7 +325,7 @@ def sharpen(pos: OrderedScores, neg: OrderedScores, positive_kept: float, negati
 def _fetch_worst(
     p: BinnedScores, n: BinnedScores, doubt: FloatArray, first: CountArray, last: CountArray, bound: float
 ) -> bool:
-    """Fetch the points of ``p`` that are most in doubt, and the first and last of ``n`` that each meets."""
+    """Fetch the points of ``p`` that add most to the error, and the first and last of ``n`` that each of them meets."""
     order = np.argsort(-doubt)
     worst = order[: int(np.searchsorted(np.cumsum(doubt[order]), doubt.sum() - bound / 2)) + 1]
     p.look_into(worst)

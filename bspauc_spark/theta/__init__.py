@@ -1,1 +1,1 @@
-"""The θ side: networks, pairs of rows, steps of θ, scores. Imports torch and numpy, never pyspark."""
+"""The θ side: networks, pairs of rows, steps of θ, scores. This room imports torch and numpy, but never pyspark."""

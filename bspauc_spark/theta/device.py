@@ -1,4 +1,4 @@
-"""Where a worker computes: its device, and the rows on it."""
+"""The device on which a worker computes, and the rows on that device."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SHARE_FOR_ROWS = 0.5
 
 @dataclass(frozen=True)
 class Found:
-    """What a process has of CUDA."""
+    """What a process finds of CUDA."""
 
     count: int
     torch: str
@@ -30,12 +30,12 @@ class Found:
 
     @classmethod
     def here(cls) -> Found:
-        """In this process."""
+        """What this process finds."""
         return cls(cuda.count(), torch.__version__, bool(torch.version.cuda or torch.version.hip))
 
 
 def choose_device(use_gpu: bool, rank: int = 0, local_rank: int = 0) -> torch.device:
-    """The CPU, or the GPU that is this rank's: the ``local_rank``-th of CUDA_VISIBLE_DEVICES."""
+    """The CPU, or the GPU of this rank: the ``local_rank``-th one in CUDA_VISIBLE_DEVICES."""
     if not use_gpu:
         return torch.device("cpu")
     found = Found.here()
@@ -46,7 +46,7 @@ def choose_device(use_gpu: bool, rank: int = 0, local_rank: int = 0) -> torch.de
 
 
 def no_device(rank: int, host: str, index: int, visible: str | None, found: Found) -> str:
-    """What to tell of a rank that ``found`` no CUDA device ``index``."""
+    """The message for a rank that ``found`` no CUDA device ``index``."""
     advice = "Check the driver of the GPU there (nvidia-smi)"
     if not found.built:
         advice = "That torch was built without CUDA: install one built with it for that Python (PYSPARK_PYTHON)"
@@ -57,13 +57,13 @@ def no_device(rank: int, host: str, index: int, visible: str | None, found: Foun
 
 
 def device_name(index: int) -> str:
-    """A name that two ranks share only when they share the ``index``-th visible device."""
+    """A name for the ``index``-th visible device: two ranks have the same name only if they share the device."""
     visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
     return f"{socket.gethostname()}/{visible[index] if index < len(visible) else index}"
 
 
 def place_rows(rows: Mapping[str, Rows], device: torch.device) -> dict[str, Rows]:
-    """The rows where batches for a GPU are cheap: on it if they fit, else in pinned memory batch by batch."""
+    """The rows on the GPU if they fit there; otherwise in host memory, with batches that are pinned one by one."""
     # A sparse batch counts its values in 32 bits, eight bytes each.
     countable = all(one.nbytes < 1 << 34 for one in rows.values() if isinstance(one, SparseRows))
     if countable and sum(one.nbytes for one in rows.values()) <= _SHARE_FOR_ROWS * cuda.free_bytes(device):
@@ -84,7 +84,7 @@ def on_device(rows: Rows, device: torch.device) -> Rows:
 
 
 class DeviceDenseRows(Rows):
-    """Dense rows on a device, gathered there."""
+    """Dense rows that live on a device. Batches of them are gathered there."""
 
     def __init__(self, table: Tensor) -> None:
         super().__init__([len(table)])
@@ -103,7 +103,7 @@ class DeviceDenseRows(Rows):
 
 
 class DeviceSparseRows(Rows):
-    """Sparse rows on a device, gathered there."""
+    """Sparse rows that live on a device. Batches of them are gathered there."""
 
     def __init__(self, rows: SparseBatch, num_features: int) -> None:
         super().__init__([len(rows)])
@@ -129,7 +129,7 @@ class DeviceSparseRows(Rows):
 
 
 class PinnedRows(Rows):
-    """Rows in host memory whose batches are pinned, so that they reach the GPU while it computes."""
+    """Rows in host memory. Batches of them are pinned, so that they are copied to the GPU while it computes."""
 
     def __init__(self, rows: Rows) -> None:
         super().__init__([len(rows)])

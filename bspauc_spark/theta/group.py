@@ -1,4 +1,4 @@
-"""How workers act as one: what they add up, hand to rank 0 and hear from it."""
+"""How the workers of a launch act as one: what they add up, what they send to rank 0, and what rank 0 sends them."""
 
 from __future__ import annotations
 
@@ -21,44 +21,45 @@ from bspauc_spark.theta.networks import sums
 
 AnyArray: TypeAlias = npt.NDArray[Any]
 
-# No collective waits for more than another rank's share of the same work, or for rank 0's next "nothing yet".
+# A collective waits at most as long as another rank needs for its share of the same work, or until rank 0 says
+# "nothing yet" again.
 _TIMEOUT = datetime.timedelta(minutes=10)
 
 
 class PeerLostError(RuntimeError):
-    """Another worker went away in the middle of common work."""
+    """Another worker was lost in the middle of common work."""
 
 
 class Group(Protocol):
-    """The workers of a fit, as one of them sees them."""
+    """The workers of a launch, as one of them sees the others."""
 
     rank: int
     size: int
 
     def counts(self, own: int) -> IntArray:
-        """``own`` of every rank."""
+        """The number ``own`` of every rank."""
 
     def join(self, own: Tensor, places: Tensor, length: int) -> Tensor:
-        """One vector from all ranks, each of which fills its ``places`` with ``own``; others' places are disjoint."""
+        """One vector from all ranks: each rank puts ``own`` at its ``places``, which no other rank fills."""
 
     def sum_gradients(self, parameters: Sequence[Tensor]) -> None:
-        """Replace each gradient by its sum over the ranks; a rank without one adds nothing."""
+        """Replace each gradient by its sum over the ranks. A rank without a gradient adds nothing."""
 
     def sum_rows(self, named: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """All ranks' rows of a table, those of one number added up, and their numbers in ascending order."""
+        """Add up the rows of a table over the ranks: the numbers of the rows, ascending, and the sum for each."""
 
     def align(self, tensors: Sequence[Tensor]) -> None:
-        """Take over rank 0's values."""
+        """Replace the values by those of rank 0."""
 
     def gather(self, own: Sequence[AnyArray]) -> list[AnyArray]:
-        """On rank 0 each 1-d array with all ranks' values, in rank order; elsewhere empty arrays."""
+        """On rank 0 each 1-d array with the values of all ranks, in rank order. Other ranks get empty arrays."""
 
     def share(self, data: bytes) -> bytes:
-        """Rank 0's bytes, everywhere."""
+        """Give the bytes of rank 0 to every rank."""
 
 
 class Alone:
-    """A worker without others: nothing to exchange."""
+    """A worker that is alone, and has nothing to exchange."""
 
     rank, size = 0, 1
 
@@ -98,12 +99,13 @@ class TorchGroup:
     @classmethod
     @contextlib.contextmanager
     def connected(cls, use_gpu: bool, **where: Any) -> Iterator[TorchGroup]:
-        """Meet the other ranks, by default where torchrun's environment says; part from them when all went well.
+        """Connect to the other ranks, by default where torchrun's environment says; disconnect if all went well.
 
-        After a failure the process ends with its connections open, so that nobody is lost before the reason is told.
+        After a failure the process ends with its connections open: no other rank must see a lost peer before the
+        reason is told.
         """
-        # Optimizers import it when they are made. Imported while there is a group it keeps the group for ever, and
-        # gloo's threads with it, which may abort the process as Python ends.
+        # Optimizers import this module when they are made. If it is imported while there is a group, it keeps the group
+        # for ever, and with it gloo's threads, which may abort the process as Python ends.
         importlib.import_module("torch._dynamo")
         backend = cuda.BACKEND if use_gpu else "gloo"
         with _peers():
@@ -112,11 +114,11 @@ class TorchGroup:
         dist.destroy_process_group()
 
     def counts(self, own: int) -> IntArray:
-        """``own`` of every rank."""
+        """The number ``own`` of every rank."""
         return self._counts([own])[:, 0]
 
     def _counts(self, own: Sequence[int]) -> IntArray:
-        """A row of counts from every rank."""
+        """One row of numbers from every rank."""
         counts = torch.zeros(self.size, len(own), dtype=torch.int64)
         counts[self.rank] = torch.tensor(own)
         with _peers():
@@ -124,7 +126,7 @@ class TorchGroup:
         return counts.numpy()
 
     def join(self, own: Tensor, places: Tensor, length: int) -> Tensor:
-        """One vector from all ranks; every place but one rank's adds a zero, so the sum is exact."""
+        """One vector from all ranks. At each place all ranks but one add a zero, so the sum is exact."""
         joined = own.new_zeros(length)
         joined[places] = own
         with _peers():
@@ -132,7 +134,7 @@ class TorchGroup:
         return joined
 
     def sum_gradients(self, parameters: Sequence[Tensor]) -> None:
-        """One sum over the ranks for all gradients together."""
+        """Sum all gradients over the ranks, by one exchange."""
         own = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
         flat = torch.cat([gradient.reshape(-1) for gradient in own])
         with _peers():
@@ -141,7 +143,7 @@ class TorchGroup:
             parameter.grad = part.view_as(parameter)
 
     def sum_rows(self, named: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """One exchange of numbers and rows, padded to the longest; added in rank order, so alike everywhere."""
+        """One exchange of numbers and rows, padded to the longest. All ranks add in rank order: the same bits."""
         counts = self.counts(len(named)).tolist()
         own = rows.new_zeros(max(counts), 1 + rows.shape[1])
         own[: len(named), 0] = named.int().view(torch.float32)
@@ -156,13 +158,13 @@ class TorchGroup:
         return union, sums(own_rows, joined[:, 1:].contiguous())
 
     def align(self, tensors: Sequence[Tensor]) -> None:
-        """Take over rank 0's values: CPUs of different make round differently."""
+        """Replace the values by those of rank 0: different types of CPU round differently."""
         with _peers():
             for tensor in tensors:
                 dist.broadcast(tensor, src=0)
 
     def gather(self, own: Sequence[AnyArray]) -> list[AnyArray]:
-        """On rank 0 all ranks' values, in one message; gloo gathers equal lengths, so it travels padded."""
+        """All values on rank 0, by one message of each rank, padded because gloo gathers equal lengths only."""
         counts = self._counts([array.nbytes for array in own])
         longest = int(counts.sum(axis=1).max())
         padded = torch.zeros(longest, dtype=torch.uint8)
@@ -178,7 +180,7 @@ class TorchGroup:
         return [np.concatenate([pieces[k] for pieces in cut]).view(array.dtype) for k, array in enumerate(own)]
 
     def share(self, data: bytes) -> bytes:
-        """Rank 0's bytes, everywhere."""
+        """Give the bytes of rank 0 to every rank."""
         length = int(self.counts(len(data) if self.rank == 0 else 0)[0])
         if not length:
             return b""
@@ -192,7 +194,7 @@ class TorchGroup:
 
 @contextlib.contextmanager
 def _peers() -> Iterator[None]:
-    """Whatever a collective raises means that another rank is gone, hung, or was never there."""
+    """Turn what a collective raises into a ``PeerLostError``: another rank is gone, hangs, or was never there."""
     try:
         yield
     except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""The first layer's weights for sparse rows: a table of which a step reads and moves only the rows it names."""
+"""The weights of the first layer for sparse rows: a table of which a step reads and moves only some rows."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from bspauc_spark.rows.rows import SparseBatch
 from bspauc_spark.theta.networks import FirstLayer, sums
 
 _BETAS = (0.9, 0.999)
-# Logarithms: products must stay well above the smallest float64, terms of one sum within its precision.
+# Logarithms. Products must stay well above the smallest float64, and the terms of a sum within its precision.
 _LEAST_LOG, _LEAST_RATIO = -200.0, -12.0
 # A pass over the whole table works on this many of its rows at a time.
 _CHUNK = 1 << 16
 
 
 class LazyLayer:
-    """Weights with a row for each feature, their moving average and their optimizer's moments.
+    """A table of weights with a row for each feature, with their moving average and the moments of the optimizer.
 
-    A batch names few of many features, so a step moves the rows of those alone. What happens to every weight in every
-    step, decay and averaging, is made up for when a row is next named, and at the end of a block: with ``"sgd"`` the
-    result is that of steps of the whole table. Adam's moments have a clock in every row, which counts the steps that
-    named it, and ``"adam"`` adds τΩ's gradient in those.
+    A batch *names* the features that occur in it, which are few of many. A step moves only the rows of these features.
+    Decay and averaging change every weight in every step. Each row catches up with them when a batch next names it, and
+    at the end of a θ block. With ``"sgd"`` the result is that of steps on the whole table. For Adam each row has a
+    clock of its own, which counts the steps that named the row; ``"adam"`` adds the gradient of τΩ in these steps only.
     """
 
     def __init__(
@@ -49,14 +49,14 @@ class LazyLayer:
                 "second": torch.zeros_like(weight),
                 "times": torch.zeros(len(weight), 1, device=weight.device),
             }
-        # The step of this era up to which a row has been decayed. Its average lacks that step still.
+        # The step of this era up to which a row has been decayed. Its average still lacks this step.
         self._last = torch.zeros(len(self._weight), dtype=torch.int64, device=weight.device)
 
     def begin(self, rate: float, steps: int, steps_done: int) -> None:
-        """Get ready for ``steps`` steps at this learning rate, after ``steps_done`` earlier ones."""
+        """Prepare ``steps`` steps at this learning rate, which follow ``steps_done`` earlier ones."""
         self._rate, self._steps, self._steps_done = rate, steps, steps_done
         shrink = 1 - rate * self._tau if self._optimizer != "adam" else 1.0
-        # Powers of it are divided by.
+        # Its powers are used as divisors.
         self._shrink = shrink or 1e-30
         self._now = 0
         self._last.zero_()
@@ -69,13 +69,13 @@ class LazyLayer:
         kept, powers = d.cumprod(0), self._shrink ** torch.arange(self._era + 1, dtype=torch.float64)
         gained = ((1 - d) * powers[1:] / kept).cumsum(0)
         start, device = torch.zeros(2, dtype=torch.float64), self._weight.device
-        # Entry s: before step s, as a row of which ``last`` is s needs them; 0 and 1 are the beginning.
+        # Entry s: the value before step s, which a row needs whose ``last`` is s; entries 0 and 1 are the beginning.
         self._kept, self._gained = torch.cat([start + 1, kept]).to(device), torch.cat([start, gained]).to(device)
         self._powers = powers.to(device)
 
     @torch.no_grad()
     def multiply(self, batch: SparseBatch) -> SparseBatch:
-        """The batch with its product with the weights, as they would be after the decay that they lack."""
+        """The batch, with its product with the weights after the decay that they still lack."""
         batch = self._layer.named(batch)
         shrink = self._powers.index_select(0, self._now - self._last.index_select(0, batch.indices)).float()
         product = sums(replace(batch, values=batch.values * shrink), self._weight).requires_grad_()
@@ -86,7 +86,7 @@ class LazyLayer:
     def gradient(batch: SparseBatch) -> tuple[Tensor, Tensor]:
         """The rows of the table that a batch named, in ascending order, and their gradient.
 
-        For a batch ``X`` it is ``Xᵀ`` times the gradient of the product: sums over the rows of ``Xᵀ``.
+        For a batch ``X`` the gradient is ``Xᵀ`` times the gradient of the product: sums over the rows of ``Xᵀ``.
         """
         assert batch.product is not None
         due = batch.product.grad
@@ -103,7 +103,7 @@ class LazyLayer:
 
     @torch.no_grad()
     def step(self, named: Tensor, gradient: Tensor) -> None:
-        """Move the rows ``named``, none of them twice, by their gradient."""
+        """Move the rows ``named``, which are all different, by their gradient."""
         if self._now == self._era:
             self.settle()
             self.begin(self._rate, self._steps - self._now, self._steps_done + self._now)
@@ -119,13 +119,13 @@ class LazyLayer:
 
     @torch.no_grad()
     def settle(self) -> None:
-        """Bring every row up to date."""
+        """Let every row catch up with decay and averaging."""
         for start in range(0, len(self._weight), _CHUNK):
             rows = slice(start, start + _CHUNK)
             _put(self._weight, rows, self._catch_up(rows, self._now, self._now + 1))
 
     def _catch_up(self, rows: Tensor | slice, step: int, before: int) -> Tensor:
-        """Weights decayed up to ``step``; their average is given what it lacks of the steps ahead of ``before``."""
+        """Decay the weights up to ``step``, and give their average what it lacks of the steps before ``before``."""
         last, weight = _rows(self._last, rows), _rows(self._weight, rows)
         if self._average is not None:
             ratio = (self._kept[before] / self._kept[last])[:, None]
@@ -138,7 +138,7 @@ class LazyLayer:
         return weight.mul_(shrink[:, None])
 
     def _adam(self, named: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        """Adam's step as numerator and denominator, by the clocks of the rows."""
+        """Adam's step as numerator and denominator, with the clock of each row."""
         times, first, second = (_rows(self.moments[name], named) for name in ("times", "first", "second"))
         times.add_(1)
         first.lerp_(gradient, 1 - _BETAS[0])
@@ -150,20 +150,20 @@ class LazyLayer:
 
 
 def _steps_within_range(decays: list[float], shrink: float) -> int:
-    """The first steps over which products of decays and powers of ``shrink`` can be divided by, and sums subtracted."""
+    """How many steps an era may have, so that its products can be divisors and its sums be subtracted."""
     d, q = np.cumsum(np.log(np.maximum(decays, 1e-300))), np.log(shrink) * np.arange(1, len(decays) + 1)
-    # The sums' terms have the size of q − d, which rises and then falls: the small ones are lost among the large.
+    # The terms of the sums have the size of q − d, which rises and then falls: large terms swallow the small ones.
     fall = q - d - np.maximum(np.maximum.accumulate(q - d), 0.0)
     return max(1, int(((d > _LEAST_LOG) & (q > _LEAST_LOG) & (fall > _LEAST_RATIO)).sum()))
 
 
 def _rows(table: Tensor, rows: Tensor | slice) -> Tensor:
-    """Those rows: a copy, or a view of a slice."""
+    """These rows: a copy, or a view if they are a slice."""
     return table[rows] if isinstance(rows, slice) else table.index_select(0, rows)
 
 
 def _put(table: Tensor, rows: Tensor | slice, values: Tensor) -> None:
-    """Write ``values`` back to those rows; what ``_rows`` viewed is there already."""
+    """Write ``values`` back to these rows. If ``_rows`` gave a view, they are there already."""
     if not isinstance(rows, slice):
         table.index_copy_(0, rows.long(), values)
     elif values.data_ptr() != table[rows].data_ptr():
@@ -171,5 +171,5 @@ def _put(table: Tensor, rows: Tensor | slice, values: Tensor) -> None:
 
 
 def average_decay(averaging: float, steps: int) -> float:
-    """The decay of θ's moving average in a step; less in the first ones, so that the initial θ does not linger."""
+    """The decay of θ's moving average in a step. It is smaller in the first steps, so that the initial θ fades soon."""
     return min(averaging, (1 + steps) / (10 + steps))

@@ -12,19 +12,19 @@ from bspauc_spark.rows.rows import Batch, Rows, SparseBatch
 
 
 def even_sample(counts: Mapping[str, int], sample: int = 1000) -> dict[str, npt.NDArray[np.int64]]:
-    """Of so many rows of each kind, the places of about ``sample`` of them, evenly spread over all."""
+    """The places of about ``sample`` rows, evenly spread over the rows of all kinds, whose numbers are given."""
     step = max(1, sum(counts.values()) // sample)
     return {name: np.arange(0, count, step) for name, count in counts.items()}
 
 
 def median_width(rows: Mapping[str, Rows], sample: int = 1000) -> float:
-    """The median heuristic: the median distance between rows, of an even sample of them."""
+    """The median heuristic: the median distance between the rows of an evenly spread sample."""
     places = even_sample({name: len(one) for name, one in rows.items()}, sample)
     return median_distance([rows[name].take(index) for name, index in places.items()])
 
 
 def median_distance(batches: Sequence[Batch]) -> float:
-    """The median distance between rows, among those that differ; 1 if none do."""
+    """The median distance between rows that differ; 1 if no rows differ."""
     parts = [_table(batch) for batch in batches]
     columns = np.unique(np.concatenate([names for names, _ in parts]))
     table = np.zeros((sum(len(values) for _, values in parts), len(columns)))
@@ -38,7 +38,7 @@ def median_distance(batches: Sequence[Batch]) -> float:
 
 
 def _table(batch: Batch) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-    """The columns that a batch uses, and its rows in them."""
+    """The columns that occur in a batch, and the batch as a table with these columns."""
     if not isinstance(batch, SparseBatch):
         return np.arange(batch.shape[1]), batch.double().cpu().numpy()
     used, places = np.unique(batch.indices.cpu().numpy(), return_inverse=True)

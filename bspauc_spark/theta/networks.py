@@ -1,4 +1,4 @@
-"""Networks that give a row of features one score, and scoring in blocks of one fixed size."""
+"""Networks that give a score to each row of features."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ MOST_LAYERS = 1000
 _SAFE_COLUMNS = 16
 MOST_FREQUENCY_BYTES = 2 << 30
 """The largest table of a kernel's frequencies."""
-# Features that may have a place each in a table, even if few have weights: a file may declare any number of them.
+# At most so many features get an entry in a lookup table: a file may claim any number of features.
 _MOST_PLACES, _MOST_PLACES_PER_COLUMN = 1 << 24, 64
 
 
 @dataclass(frozen=True)
 class NetworkSpec:
-    """All that is needed to build a network: its kind, the width of its input and of its hidden layers."""
+    """All that is needed to build a network: its kind, and the widths of its input and of its hidden layers."""
 
     kind: str
     num_features: int
@@ -38,13 +38,13 @@ class NetworkSpec:
     kernel_seed: int = 0
 
     def build(self, generator: torch.Generator | None = None, columns: Tensor | None = None) -> ScoringNetwork:
-        """The network, its initial weights drawn from ``generator``; with ``columns`` it sees those features alone."""
+        """The network, with initial weights from ``generator``; with ``columns``, for these features only."""
         if self.kind == "kernel":
             return KernelNetwork(self)
         return LayeredNetwork(self, generator, columns)
 
     def shapes(self, columns: int | None = None) -> dict[str, tuple[int, ...]]:
-        """The shape of each part of θ, without building the network; ``columns``: how many features it sees."""
+        """The shape of each part of θ, without building the network. ``columns``: how many features have weights."""
         if self.kind == "kernel":
             return {"alpha": (2 * self.random_features, 1)}
         widths = self.widths
@@ -58,12 +58,12 @@ class NetworkSpec:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Outputs of each fully connected layer."""
+        """The number of outputs of each fully connected layer."""
         return (*self.hidden_layers, 1) if self.kind == "mlp" else (1,)
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any], where: str = "network") -> NetworkSpec:
-        """From plain values that a file holds; ``MalformedError`` names the place ``where`` something is wrong."""
+        """From plain values of a file. ``MalformedError`` names the place where they are wrong, after ``where``."""
         spec = cls(**_STORED(stored, where))
         if spec.kind == "kernel" and not 0 < spec.random_features * spec.num_features * 4 <= MOST_FREQUENCY_BYTES:
             raise MalformedError(f"{where}.random_features is 0, or too large for {spec.num_features:,} features")
@@ -84,9 +84,10 @@ _STORED = record(
 
 
 def _affine(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """``x W + b``, with the same last bits wherever a row stands in its block.
+    """``x W + b``, with the same last bits wherever a row stands in its chunk.
 
-    For products of 2 to 11 columns MKL sums by the row's place; 16 columns, the others zero, are safe.
+    With 2 to 11 columns the order in which MKL sums depends on the place of the row. 16 columns, filled with zeros, are
+    safe.
     """
     width = weight.shape[1]
     if not 1 < width < _SAFE_COLUMNS:
@@ -96,15 +97,15 @@ def _affine(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def sums(rows: SparseBatch, table: Tensor) -> Tensor:
-    """``x T`` for each row ``x``: a sum of the rows of ``table`` that it names."""
+    """``x T`` for each row ``x``: the sum of the rows of ``table`` that ``x`` names, times its values."""
     return nn.functional.embedding_bag(rows.indices, table, rows.offsets, mode="sum", per_sample_weights=rows.values)
 
 
 class FirstLayer(nn.Module):
-    """``x W + b`` for dense and sparse ``x``; sparse rows touch only the rows of ``W`` that they name.
+    """``x W + b`` for dense and sparse ``x``. Sparse rows read only those rows of ``W`` whose features they have.
 
-    With ``columns``, in ascending order, ``W`` has a row for each of those features, and the others count for nothing:
-    of ten million hashed features most occur in no row.
+    With ``columns``, in ascending order, ``W`` has a row for each of these features, and other features are ignored:
+    most of ten million hashed features occur in no row.
     """
 
     columns: Tensor | None
@@ -118,7 +119,7 @@ class FirstLayer(nn.Module):
         self._positions: Tensor | None = None
 
     def forward(self, rows: Batch) -> Tensor:
-        """Linear map of ``rows``."""
+        """``x W + b`` for each of ``rows``."""
         if isinstance(rows, SparseBatch):
             product = rows.product
             if product is None:
@@ -137,7 +138,7 @@ class FirstLayer(nn.Module):
         )
 
     def named(self, rows: SparseBatch) -> SparseBatch:
-        """The same rows, their features numbered as the rows of ``W`` are."""
+        """The same rows, with each feature's number replaced by the number of its row in ``W``."""
         if self.columns is None:
             return rows
         if self.num_features > max(_MOST_PLACES, _MOST_PLACES_PER_COLUMN * len(self.columns)):
@@ -145,7 +146,7 @@ class FirstLayer(nn.Module):
             known = self.columns.index_select(0, found) == rows.indices
             return SparseBatch(found, rows.values * known, rows.offsets)
         if self._positions is None or self._positions.device != self.columns.device:
-            # Four bytes a feature; a search in the columns takes ten times as long.
+            # A table of four bytes for each feature; to search in the columns would take ten times as long.
             table = torch.full((self.num_features,), -1, dtype=torch.int32, device=self.columns.device)
             table[self.columns] = torch.arange(len(self.columns), dtype=torch.int32, device=self.columns.device)
             self._positions = table
@@ -163,7 +164,7 @@ class ScoringNetwork(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where θ is."""
+        """The device on which θ is."""
         return next(self.parameters()).device
 
     def penalty(self) -> Tensor:
@@ -172,7 +173,7 @@ class ScoringNetwork(nn.Module):
         return 0.5 * sum((norm.square() for norm in norms), torch.zeros((), dtype=torch.float64))
 
     def restrict_gradients(self, step: int, features_per_step: int) -> None:
-        """Leave the gradient of this step's block of random features, where the network has such; 0: all."""
+        """If the network has random features, keep only the gradients of this step's share of them; 0 keeps all."""
 
     def to_sequential(self) -> nn.Sequential:
         """The same function as plain torch layers, for dense input, with copied weights."""
@@ -180,7 +181,7 @@ class ScoringNetwork(nn.Module):
 
 
 class LayeredNetwork(ScoringNetwork):
-    """Fully connected layers with ReLU between them; ``"linear"`` has the first layer only."""
+    """Fully connected layers with ReLU between them. ``"linear"`` has only one layer."""
 
     def __init__(
         self, spec: NetworkSpec, generator: torch.Generator | None = None, columns: Tensor | None = None
@@ -188,17 +189,17 @@ class LayeredNetwork(ScoringNetwork):
         super().__init__(spec)
         widths = spec.widths
         self.first = FirstLayer(spec.num_features, widths[0], columns)
-        # Not initialised by their constructor, which would draw from the process's generator.
+        # Their constructor must not initialise them: it would draw from the generator of the process.
         linear = functools.partial(nn.utils.skip_init, nn.Linear)
         self.rest = nn.ModuleList(linear(a, b) for a, b in pairwise(widths))
         self._initialise(generator)
 
     @torch.no_grad()
     def _initialise(self, generator: torch.Generator | None) -> None:
-        """``U(−1/√fan_in, 1/√fan_in)``, torch's own, drawn from the fit's generator: fits may share a process.
+        """``U(−1/√fan_in, 1/√fan_in)`` as in torch, but drawn from the generator of the fit: fits may share a process.
 
-        Small initial weights let simple functions be learned first, which is what keeps wrong labels out of the
-        first selections; He's larger ones fit them early (docs/defaults.md).
+        With small initial weights the network learns simple functions first. This keeps wrong labels out of the first
+        selections. He's initial weights are larger, and fit wrong labels early (docs/defaults.md).
         """
         for parameter, fan_in in (
             (self.first.weight, self.spec.num_features),
@@ -236,8 +237,8 @@ class LayeredNetwork(ScoringNetwork):
 class KernelNetwork(ScoringNetwork):
     """``f(x) = Σ_i α_i φ_{ω_i}(x)``: random Fourier features of the Gaussian kernel (Algorithm 4).
 
-    ``φ_ω(x) = [cos ωx, sin ωx]/√D``, so that ``φ(x)·φ(y)`` approaches ``exp(−‖x − y‖²/2σ²)``. θ is α alone: the
-    frequencies ω are drawn anew from their seeds wherever the network is used, once for all networks of the same ones.
+    ``φ_ω(x) = [cos ωx, sin ωx]/√D``, so that ``φ(x)·φ(y)`` approaches ``exp(−‖x − y‖²/2σ²)``. θ is α alone: each
+    process that uses the network draws the frequencies ω from their seeds, once for all networks with the same ones.
     """
 
     def __init__(self, spec: NetworkSpec) -> None:
@@ -246,11 +247,11 @@ class KernelNetwork(ScoringNetwork):
         self._frequencies: _Frequencies | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy finds the table where this one did.
+        # A copy of this network finds the table in the same place.
         return {**self.__dict__, "_frequencies": None}
 
     def omega(self) -> Tensor:
-        """ω_1 … ω_D as columns, where θ is."""
+        """ω_1 … ω_D as columns, on the device of θ."""
         if self._frequencies is None or self._frequencies.omega.device != self.device:
             self._frequencies = _shared_frequencies(self.spec, str(self.device))
         return self._frequencies.omega
@@ -267,9 +268,9 @@ class KernelNetwork(ScoringNetwork):
 
     @torch.no_grad()
     def restrict_gradients(self, step: int, features_per_step: int) -> None:
-        """Algorithm 3, line 6: a step moves the coefficients of one block of features; the optimizer decays the others.
+        """Algorithm 3, line 6: a step moves the coefficients of some random features; the optimizer decays the others.
 
-        The features are random themselves, so taking the blocks in turn is a random choice without return.
+        The features are random, so to take them in turn is a random choice without replacement.
         """
         count = self.spec.random_features
         if not 0 < features_per_step < count or self.alpha.grad is None:
@@ -303,7 +304,7 @@ class FourierFeatures(nn.Module):
 
 
 def _waves(angles: Tensor) -> Tensor:
-    """``[cos, sin]/√D`` of D angles a row."""
+    """``[cos, sin]/√D`` of the D angles of each row."""
     both: Tensor = torch.cat([angles.cos(), angles.sin()], 1) * angles.shape[1] ** -0.5
     return both
 
@@ -311,7 +312,7 @@ def _waves(angles: Tensor) -> Tensor:
 def frequencies(spec: NetworkSpec, device: str) -> Tensor:
     """ω_1 … ω_D as columns, each drawn from ``N(0, σ⁻² I)`` with a seed of its own (Algorithm 4, line 3).
 
-    Saved models hold the seed, not ω: ``RandomState`` is the one generator whose stream numpy has frozen.
+    A saved model holds the seed and not ω. ``RandomState`` is the only generator of numpy whose stream never changes.
     """
     drawn = np.empty((spec.num_features, spec.random_features), dtype=np.float32)
     for number in range(spec.random_features):
@@ -321,13 +322,13 @@ def frequencies(spec: NetworkSpec, device: str) -> Tensor:
 
 
 class _Frequencies:
-    """Frequencies that networks share; not the bare tensor, whose Python object may die before or after its memory."""
+    """Frequencies that networks share. The Python object of a bare tensor may die before or after its memory."""
 
     def __init__(self, omega: Tensor) -> None:
         self.omega = omega
 
 
-# Up to 2 GiB each, and slow to draw: a table lives as long as a network that uses it, and serves all of them.
+# A table takes up to 2 GiB and is slow to draw. All networks share it, and it lives as long as one of them uses it.
 _shared: weakref.WeakValueDictionary[tuple[NetworkSpec, str], _Frequencies] = weakref.WeakValueDictionary()
 _shared_lock = threading.Lock()
 

@@ -1,4 +1,4 @@
-"""How θ is moved: the settings of a training, its optimizer, and the moving average of θ."""
+"""How a step moves θ: the settings of the training, the optimizer, and the moving average of θ."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WIDE = 1000
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """How a θ block is trained; the names are those of the Params."""
+    """The settings of a θ block. They have the names of the Params."""
 
     optimizer: str
     learning_rate: float
@@ -45,7 +45,7 @@ def move_average(averages: list[Tensor], parameters: list[Tensor], averaging: fl
 
 
 def make_optimizer(parameters: list[Tensor], spec: NetworkSpec, settings: TrainingSettings) -> torch.optim.Optimizer:
-    """Algorithm 2's ``(1 − ητ)θ − η·gradient`` for ``"sgd"``; Adam with τΩ in the gradient, or decoupled."""
+    """``"sgd"``: Algorithm 2's ``(1 − ητ)θ − η·gradient``. ``"adam"`` has τΩ in the gradient, ``"adamw"`` beside it."""
     rate, tau = settings.learning_rate, settings.tau
     if settings.optimizer == "sgd":
         return torch.optim.SGD(parameters, lr=rate, weight_decay=tau)
@@ -55,10 +55,11 @@ def make_optimizer(parameters: list[Tensor], spec: NetworkSpec, settings: Traini
 
 
 def adam_epsilon(spec: NetworkSpec) -> float:
-    """What keeps Adam from moving every weight by the learning rate, however small its gradient.
+    """Adam's ε. Without it Adam moves every weight by the learning rate, however small its gradient is.
 
-    On wide rows the weights of rare features, which few rows share, would learn those rows by heart, wrong labels
-    included, within a few steps: on rcv1 with 30 % far flips torch's own 1e-8 gives an AUC of 0.74 instead of 0.978.
-    Narrow rows have no such features, and there the larger value would slow the first steps, whose gradients are small.
+    Wide rows have rare features, which only few rows share. With torch's own ε of 1e-8 the weights of these features
+    learn the few rows by heart within some steps, wrong labels included: on rcv1 with 30 % far flips the AUC is 0.74
+    instead of 0.978. Narrow rows have no such features. There the larger ε would slow the first steps, whose gradients
+    are small.
     """
     return 3e-4 if spec.kind != "kernel" and spec.num_features > _WIDE else 1e-8

@@ -1,4 +1,4 @@
-"""Weighted hinge losses over pairs of a batch, ``ξ_ij = max(0, 1 − s⁺_i + s⁻_j)``."""
+"""Weighted hinge losses of the pairs in a batch, ``ξ_ij = max(0, 1 − s⁺_i + s⁻_j)``."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from torch import Tensor
 
 from bspauc_spark.errors import DivergedError
 
-# Training that raises the mean pair loss so many times, from 1 at least, has diverged, whatever comes of it later.
+# Training that multiplies the mean pair loss (a loss below 1 counts as 1) by so much has diverged.
 EXPLOSION = 10.0
 
 
 def matched_pairs(positive: Tensor, negative: Tensor, v: Tensor, u: Tensor) -> Tensor:
-    """Mean of ``v_j u_j ξ_jj``: the j-th positive with the j-th negative (Algorithm 2, line 5)."""
+    """The mean of ``v_j u_j ξ_jj``: the j-th positive is paired with the j-th negative (Algorithm 2, line 5)."""
     return (v * u * torch.relu(1 - positive + negative)).mean()
 
 
 def all_pairs(positive: Tensor, negative: Tensor, v: Tensor, u: Tensor) -> Tensor:
-    """Mean of ``v_i u_j ξ_ij`` over every pair of the batch, in ``O(B log B)``."""
+    """The mean of ``v_i u_j ξ_ij`` over all pairs of the batch, in ``O(B log B)``."""
     loss: Tensor = _AllPairs.apply(positive, negative, v, u)  # type: ignore[no-untyped-call]
     return loss
 
 
 class _AllPairs(torch.autograd.Function):
-    """The sum is piecewise linear in the scores, so its gradient is a count of active pairs per score."""
+    """The sum is piecewise linear in the scores, so the gradient of a score counts the active pairs of that score."""
 
     @staticmethod
     def forward(ctx: Any, positive: Tensor, negative: Tensor, v: Tensor, u: Tensor) -> Tensor:
-        # float64: "s⁻ > s⁺ − 1" and "s⁺ < s⁻ + 1" must agree on which pairs are active.
+        # In float64 "s⁻ > s⁺ − 1" and "s⁺ < s⁻ + 1" agree on which pairs are active.
         s, v = positive.double(), v.double()
         r, u = negative.double(), u.double()
         pairs = max(1, len(s) * len(r))
 
         r_sorted, by_r = torch.sort(r)
-        # Sums from the top down: a difference of sums from below would lose all to one very low score.
+        # Sums from the top down. With differences of sums from below, one very low score would wipe out all others.
         start = torch.searchsorted(r_sorted, s - 1, right=True)
         active = _suffix(u[by_r])[start]
         loss = (v * ((1 - s) * active + _suffix(u[by_r] * r_sorted)[start])).sum() / pairs
@@ -60,7 +60,7 @@ def _prefix(values: Tensor) -> Tensor:
 
 
 def refuse_explosion(start: float, end: float) -> None:
-    """Raise ``DivergedError`` if training brought the mean pair loss from ``start`` to a far larger ``end``."""
+    """Raise ``DivergedError`` if training raised the mean pair loss from ``start`` to a far larger ``end``."""
     if not end <= EXPLOSION * max(1.0, start):
         raise DivergedError(
             f"Training raised the mean pair loss from {start:.3g} to {end:.3g}. Lower learningRate, or scale the "

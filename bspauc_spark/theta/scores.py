@@ -14,7 +14,7 @@ from bspauc_spark.statistics.binned import BinnedScores, Bins, Contents, Histogr
 
 @dataclass(frozen=True)
 class Scores:
-    """Ordered scores of all training rows per class, and of the validation rows where there are any."""
+    """The ordered scores of all training rows of each class, and of the validation rows if there are any."""
 
     positive: OrderedScores
     negative: OrderedScores
@@ -30,7 +30,7 @@ class Scores:
         seconds: float = 0.0,
         copy: bool = True,
     ) -> Scores:
-        """From the scores of all rows by kind, or their histograms, of which ``fetch`` gives the contents of bins."""
+        """From all scores of each kind, or from histograms; then ``fetch`` gets the contents of bins from workers."""
         scores = {name: ordered(values, partial(fetch, name), copy) for name, values in statistics.items()}
         validation = None
         if VALIDATION_POSITIVES in scores:
@@ -39,6 +39,6 @@ class Scores:
 
     @property
     def binned(self) -> bool:
-        """Whether any of them are in bins."""
+        """Whether any of the scores are held in bins."""
         every = (self.positive, self.negative, *(self.validation or ()))
         return any(isinstance(scores, BinnedScores) for scores in every)

@@ -1,4 +1,4 @@
-"""Scores of many rows: block by block, in as many threads as there are, with the same bits."""
+"""Scores of many rows, chunk by chunk. However many threads share the chunks, the scores have the same bits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bspauc_spark.theta.networks import ScoringNetwork
 
 T = TypeVar("T")
 
-# What a thread takes at a time, and what all their blocks may take together.
+# How many rows a thread takes at a time, and how many bytes the chunks of all threads may take together.
 _STRETCH = 16 * CHUNK_ROWS
 _MOST_CHUNK_BYTES = 1 << 30
 
@@ -29,14 +29,14 @@ _threads_lock = threading.Lock()
 
 
 def use_threads(count: int) -> int:
-    """Let torch compute what the calling thread asks for in ``count`` threads; returns how many they were.
+    """Let torch use ``count`` threads for the computations of the calling thread; returns how many it used before.
 
-    ``torch.set_num_threads`` sets two numbers: the calling thread's own, and the process's, which a thread takes over
-    when it first computes and then keeps. Fits may overlap in threads that outlive them, so each sets its own and the
-    process's is put back at once.
+    ``torch.set_num_threads`` sets two numbers: that of the calling thread, and that of the process. A thread takes over
+    the number of the process when it first computes, and keeps it. Fits may overlap, in threads that live longer than
+    they do. So each fit sets the number of its own thread, and puts that of the process back at once.
     """
     with _threads_lock:
-        # To ask first is to take the process's number over now: later, that would undo what is set here.
+        # Asking first makes this thread take over the process's number now. Later, that would undo what is set here.
         before = torch.get_num_threads()
         if before != count:
             of_process = _in_new_thread(torch.get_num_threads)
@@ -49,8 +49,8 @@ def use_threads(count: int) -> int:
 def one_thread() -> Iterator[None]:
     """Let torch compute in the calling thread alone.
 
-    Matrices of a batch are small: a second thread gains little, and where cores are shared (several fits under
-    CrossValidator, Spark's own tasks) threads that spin for each other cost tenfold.
+    The matrices of a batch are small, and a second thread gains little. Where fits under CrossValidator or tasks of
+    Spark share the cores, threads that wait for each other in a loop make everything ten times slower.
     """
     before = use_threads(1)
     try:
@@ -69,7 +69,7 @@ def _in_new_thread(call: Callable[[], T]) -> T:
 
 @torch.inference_mode()
 def score_batch(network: ScoringNetwork, rows: Batch) -> Tensor:
-    """Scores of at most ``CHUNK_ROWS`` rows, computed in a padded block."""
+    """Scores of at most ``CHUNK_ROWS`` rows, which are padded to a whole chunk."""
     scores: Tensor = network(to_device(pad(rows, CHUNK_ROWS), network.device))[: len(rows)]
     return scores.cpu()
 
@@ -77,9 +77,9 @@ def score_batch(network: ScoringNetwork, rows: Batch) -> Tensor:
 def score_chunks(
     network: ScoringNetwork, count: int, between: Callable[[int, int], Batch], threads: int = 1
 ) -> npt.NDArray[np.float32]:
-    """Scores of ``count`` rows, block by block; ``between(start, stop)`` gives the rows of a block.
+    """Scores of ``count`` rows, chunk by chunk; ``between(start, stop)`` gives the rows of a chunk.
 
-    Every block is computed by one thread, so their number changes no bit.
+    One thread computes a whole chunk, so the number of threads changes no bit.
     """
     scores = np.empty(count, dtype=np.float32)
 
@@ -90,12 +90,12 @@ def score_chunks(
             liveness.beat()
 
     stretches = list(range(0, count, _STRETCH))
-    # The first one here, since it may build tables that all of them use.
+    # The first rows are scored in this thread, since that may build tables which all threads use.
     alone = stretches[:1] if threads > 1 else stretches
     for first in alone:
         score(first)
     if len(stretches) > len(alone):
-        # New threads know nothing of what the fit's own thread uses.
+        # A new thread does not know how many threads the fit's own thread uses.
         with ThreadPoolExecutor(threads, initializer=use_threads, initargs=(1,)) as pool:
             list(pool.map(score, stretches[len(alone) :]))
     return scores
@@ -104,6 +104,6 @@ def score_chunks(
 def score_rows(network: ScoringNetwork, rows: Rows, threads: int = 1) -> npt.NDArray[np.float32]:
     """Scores of all ``rows``."""
     if isinstance(rows, DenseRows):
-        # Every thread holds a block, which may be wide.
+        # Every thread holds a chunk, whose rows may be wide.
         threads = max(1, min(threads, _MOST_CHUNK_BYTES // (4 * CHUNK_ROWS * rows.num_features)))
     return score_chunks(network, len(rows), rows.between, threads)

@@ -1,4 +1,4 @@
-"""θ: the network, its moving average, and the optimizer that moves them."""
+"""θ: the network, its moving average, and the optimizer that moves both."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from bspauc_spark.theta.optimizers import TrainingSettings, adam_epsilon, make_o
 
 
 class Theta:
-    """θ and all that its next step depends on; of sparse rows, the ``columns`` that occur have weights.
+    """θ and all that the next step depends on. With sparse rows, only the ``columns`` that occur have weights.
 
-    Every rank of a group has the same one: a step sums their gradients first.
+    Every rank has the same θ: before a step moves it, the gradients of all ranks are summed.
     """
 
     def __init__(self, spec: NetworkSpec, settings: TrainingSettings, columns: Tensor | None, seed: int) -> None:
@@ -35,21 +35,21 @@ class Theta:
         self.steps_done = 0
 
     def begin(self, rate: float, steps: int) -> None:
-        """Before so many steps at a learning rate scaled by ``rate``."""
+        """Prepare ``steps`` steps at ``rate`` times the learning rate."""
         for group in self.optimizer.param_groups:
             group["lr"] = self._settings.learning_rate * rate
         if self.table is not None:
             self.table.begin(self._settings.learning_rate * rate, steps, self.steps_done)
 
     def look_up(self, batch: Batch) -> Batch:
-        """The batch as the network takes it."""
+        """The batch in the form that the network takes."""
         if self.table is None:
             return batch
         assert isinstance(batch, SparseBatch)
         return self.table.multiply(batch)
 
     def step(self, batch: Batch, group: Group) -> None:
-        """Move θ by the gradients that all ranks have now, and its average after it."""
+        """Move θ by the gradients of all ranks, and then its average."""
         group.sum_gradients(self.parameters)
         self.network.restrict_gradients(self.steps_done, self._settings.features_per_step)
         self.optimizer.step()
@@ -62,18 +62,18 @@ class Theta:
 
     @torch.no_grad()
     def settle(self, group: Group) -> None:
-        """After the last step: rows of the table that no step named, and what rounding parted between ranks."""
+        """After the last step: let the lazy layer catch up, and undo what rounding has parted between ranks."""
         if self.table is not None:
             self.table.settle()
         both = (*self.network.parameters(), *self.average.parameters())
         group.align([*(parameter.detach() for parameter in both), *self._moments()])
 
     def is_finite(self) -> bool:
-        """Whether θ holds numbers."""
+        """Whether all numbers of θ are finite."""
         return _are_finite(self.network.parameters())
 
     def overflows(self) -> bool:
-        """Whether Adam's squares of gradients are beyond float32: weights whose squares are do not move any more."""
+        """Whether Adam's squares of gradients are beyond float32. Such weights do not move any more."""
         return not _are_finite(self._moments())
 
     def _moments(self) -> list[Tensor]:
@@ -81,7 +81,7 @@ class Theta:
         return [*own, *(self.table.moments.values() if self.table is not None else ())]
 
     def tensors(self) -> dict[str, Tensor]:
-        """All of it by name, but for the number of steps."""
+        """All tensors by name. The number of steps is not among them."""
         tensors = {f"network.{name}": tensor for name, tensor in self.network.state_dict().items()}
         tensors |= {f"average.{name}": tensor for name, tensor in self.average.state_dict().items()}
         for number, values in self.optimizer.state_dict()["state"].items():
@@ -91,11 +91,11 @@ class Theta:
         return tensors
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
-        """A copy of all of it, as arrays by name."""
+        """A copy of everything, as arrays by name."""
         return {**copies(self.tensors()), "steps_done": np.array(self.steps_done)}
 
     def load(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Return to a state that ``state`` gave, and that was checked."""
+        """Return to a state that ``state`` gave, and that ``check_state`` has checked."""
         tensors: dict[str, dict[str, Tensor]] = {"network": {}, "average": {}, "optimizer": {}, "table": {}}
         for name, array in state.items():
             kind, _, rest = name.partition(".")
@@ -114,7 +114,7 @@ class Theta:
         self.steps_done = int(state["steps_done"])
 
     def _moved(self, network: ScoringNetwork) -> list[Tensor]:
-        """Those parameters of which every step moves all."""
+        """The parameters that every step moves as a whole."""
         return [p for name, p in network.named_parameters() if self.table is None or name != "first.weight"]
 
     def _lazy_layer(self) -> LazyLayer:
@@ -135,5 +135,5 @@ def _are_finite(tensors: Iterable[Tensor]) -> bool:
 
 
 def copies(tensors: Mapping[str, Tensor]) -> dict[str, npt.NDArray[Any]]:
-    """The tensors as arrays of their own."""
+    """Copies of the tensors, as arrays."""
     return {name: tensor.detach().cpu().numpy().copy() for name, tensor in tensors.items()}

@@ -12,6 +12,7 @@ import shutil
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -26,7 +27,7 @@ from bspauc_spark import liveness
 from bspauc_spark.cluster.mailbox import Mailbox, Message
 from bspauc_spark.errors import DeviceError, DivergedError
 from bspauc_spark.rows.shards import Shards
-from bspauc_spark.rows.storage import Folder, folder
+from bspauc_spark.rows.storage import DiskFolder, Folder, folder
 from bspauc_spark.selection import Selection
 from bspauc_spark.statistics.binned import Histogram
 from bspauc_spark.theta import cuda
@@ -188,7 +189,6 @@ def _exit_when_abandoned(talk: Folder, alive: _Alive, parent: int, told: int) ->
         if now - looked >= talk.polling.watch:
             looked = now
             found = _heartbeat(talk, beat)
-            # It was there before the workers were; but a file that is being replaced may be missing for a moment.
             ended = (ended or now) if found in (None, END.encode()) else 0.0
             if found != beat:
                 beat, seen = found or b"", now
@@ -204,20 +204,29 @@ def _exit_when_abandoned(talk: Folder, alive: _Alive, parent: int, told: int) ->
 
 
 def _heartbeat(talk: Folder, last: bytes) -> bytes | None:
-    """What the driver's file says; nothing if there is none, and as before if the storage fails for a moment."""
+    """What the driver's file says; nothing if the launch is over, and as before if the storage fails for a moment."""
     try:
         return talk.read(HEARTBEAT)
     except FileNotFoundError:
-        return None
+        # A mount that cannot replace a file at once may lack it for seconds, but not the folder, which the driver
+        # removes at the end. A store has no folders, and replaces its files at once.
+        return last if isinstance(talk, DiskFolder) and os.path.isdir(talk.path) else None
     except OSError:
         return last
 
 
 def _remove_script() -> None:
-    """TorchDistributor's script stays behind when Spark kills the task that should remove it."""
+    """TorchDistributor's script stays behind when Spark kills the task that should remove it.
+
+    A user's script may be called train.py too: only one that loads a function from its own temporary folder is meant.
+    """
     script = Path(getattr(sys.modules["__main__"], "__file__", ""))
-    if script.name == "train.py":
-        shutil.rmtree(script.parent, ignore_errors=True)
+    if script.name != "train.py" or script.parent.parent != Path(tempfile.gettempdir()):
+        return
+    with contextlib.suppress(OSError, ValueError):
+        text = script.read_text()
+        if "cloudpickle.load(" in text and f'open("{script.parent}/' in text:
+            shutil.rmtree(script.parent, ignore_errors=True)
 
 
 def _tell_failure(talk: Folder, rank: int, error: BaseException) -> None:

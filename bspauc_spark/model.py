@@ -32,8 +32,9 @@ from bspauc_spark.rows.columns import (
     row_size,
 )
 from bspauc_spark.rows.storage import shown
+from bspauc_spark.saved import JSON_NAME, reading
 from bspauc_spark.schema import within
-from bspauc_spark.scorer import JSON_NAME, Scorer, cached_scorer, reading
+from bspauc_spark.scorer import Scorer, cached_scorer
 from bspauc_spark.spark.compat import arrow_udf
 from bspauc_spark.spark.params import BSPAUCModelParams
 from bspauc_spark.spark.persistence import ModelReader, ModelWriter

@@ -19,8 +19,9 @@ import pandas as pd
 from bspauc_spark.errors import InvalidDataError, InvalidFeaturesError, MalformedError
 from bspauc_spark.rows.categories import EXACT, are_flags, are_numbers
 from bspauc_spark.rows.storage import on_disk, shown
+from bspauc_spark.saved import read_file, reading
 from bspauc_spark.schema import brief, flag, many, mapping, maybe, parse, real, record, text, whole, within
-from bspauc_spark.scorer import Scorer, read_file, reading
+from bspauc_spark.scorer import Scorer
 
 OUTPUTS = ("score", "probability", "prediction")
 STEPS_NAME = "steps.json"

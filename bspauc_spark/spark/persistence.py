@@ -17,8 +17,9 @@ from pyspark.sql.utils import is_remote
 
 from bspauc_spark.errors import MalformedError, ModelFormatError, without_credentials
 from bspauc_spark.rows.storage import shown
+from bspauc_spark.saved import FORMAT_VERSION, JSON_NAME, WEIGHTS_NAME, reading
 from bspauc_spark.schema import brief, mapping, parse, plain, record, text, within
-from bspauc_spark.scorer import FORMAT_VERSION, JSON_NAME, WEIGHTS_NAME, Scorer, reading
+from bspauc_spark.scorer import Scorer
 
 _CHUNK_BYTES = 4 << 20
 _MOST_METADATA_BYTES = 1 << 20

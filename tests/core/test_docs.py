@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import re
-import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,13 +13,18 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 
 
-def test_the_api_page_is_what_the_docstrings_say() -> None:
-    sys.path.insert(0, str(ROOT / "tools"))
-    try:
-        import api
-    finally:
-        sys.path.pop(0)
+@pytest.fixture
+def api(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(ROOT / "tools")
+    return importlib.import_module("api")
+
+
+def test_the_api_page_is_what_the_docstrings_say(api: Any) -> None:
     assert api.PAGE.read_text() == api.render(), "run: python tools/api.py"
+
+
+def test_editors_and_mypy_read_the_accessors_that_the_params_make(api: Any) -> None:
+    assert api.STUB.read_text() == api.render_stub(), "run: python tools/api.py"
 
 
 def test_the_readme_names_every_param() -> None:

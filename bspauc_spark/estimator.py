@@ -24,7 +24,7 @@ from bspauc_spark.cluster.preflight import Placement
 from bspauc_spark.cluster.protocol import InProcessWorkers, Scores, Workers, one_thread
 from bspauc_spark.cluster.rank import Task
 from bspauc_spark.cluster.remote import DistributedWorkers
-from bspauc_spark.errors import BSPAUCError, CollapseError
+from bspauc_spark.errors import BSPAUCError, CollapseError, shown
 from bspauc_spark.model import BSPAUCModel
 from bspauc_spark.results import tracking
 from bspauc_spark.results.diagnostics import Diagnostics
@@ -34,7 +34,7 @@ from bspauc_spark.results.summary import TrainingSummary
 from bspauc_spark.rows.columns import check_frame, check_outputs
 from bspauc_spark.rows.kinds import NEGATIVES, POSITIVES
 from bspauc_spark.rows.staging import StagedData, stage
-from bspauc_spark.rows.storage import folder, shown
+from bspauc_spark.rows.storage import folder
 from bspauc_spark.scorer import LossCurves, Scorer, balanced_threshold
 from bspauc_spark.selection import Selection, solve
 from bspauc_spark.selection.label_noise import estimate_label_noise

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
-from bspauc_spark.errors import InvalidDataError, InvalidFeaturesError
+from bspauc_spark.errors import InvalidDataError, InvalidFeaturesError, shown
 from bspauc_spark.results.summary import TrainingSummary
 from bspauc_spark.rows.arrow import checked_features
 from bspauc_spark.rows.columns import (
@@ -31,7 +31,6 @@ from bspauc_spark.rows.columns import (
     quoted,
     row_size,
 )
-from bspauc_spark.rows.storage import shown
 from bspauc_spark.saved import JSON_NAME, reading
 from bspauc_spark.schema import within
 from bspauc_spark.scorer import Scorer, cached_scorer

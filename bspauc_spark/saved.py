@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import safetensors.numpy
 
-from bspauc_spark.errors import MalformedError, ModelFormatError
-from bspauc_spark.rows.storage import on_disk, shown
+from bspauc_spark.errors import MalformedError, ModelFormatError, shown
+from bspauc_spark.rows.storage import on_disk
 from bspauc_spark.schema import MOST_JSON_BYTES, brief, flag, mapping, parse, plain, real, record, text, whole, within
 from bspauc_spark.selection import Selection
 from bspauc_spark.selection.label_noise import LabelNoise

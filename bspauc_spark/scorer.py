@@ -15,10 +15,10 @@ import torch
 
 from bspauc_spark import saved
 from bspauc_spark.arrays import FloatArray, as_array, as_csr, finite_floats, is_sparse
-from bspauc_spark.errors import InvalidFeaturesError
+from bspauc_spark.errors import InvalidFeaturesError, shown
 from bspauc_spark.rows.arrow import CheckedFeatures, DenseFeatures, SparseFeatures
 from bspauc_spark.rows.rows import Batch, SparseBatch
-from bspauc_spark.rows.storage import on_disk, shown
+from bspauc_spark.rows.storage import on_disk
 from bspauc_spark.selection import Selection
 from bspauc_spark.selection.label_noise import LabelNoise
 from bspauc_spark.statistics import OrderedScores, negative_losses, positive_losses

@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from bspauc_spark.errors import InvalidDataError, InvalidFeaturesError, MalformedError
+from bspauc_spark.errors import InvalidDataError, InvalidFeaturesError, MalformedError, shown
 from bspauc_spark.rows.categories import EXACT, are_flags, are_numbers
-from bspauc_spark.rows.storage import on_disk, shown
+from bspauc_spark.rows.storage import on_disk
 from bspauc_spark.saved import read_file, reading
 from bspauc_spark.schema import brief, flag, many, mapping, maybe, parse, real, record, text, whole, within
 from bspauc_spark.scorer import Scorer

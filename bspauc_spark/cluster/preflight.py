@@ -16,9 +16,17 @@ import numpy as np
 from pyspark.sql import SparkSession
 
 from bspauc_spark.cluster import gpus
-from bspauc_spark.errors import CheckpointError, InvalidDataError, InvalidParamError, PlacementError, StagingError
+from bspauc_spark.errors import (
+    CheckpointError,
+    InvalidDataError,
+    InvalidParamError,
+    PlacementError,
+    StagingError,
+    reason,
+    shown,
+)
 from bspauc_spark.rows.kinds import CHUNK_ROWS
-from bspauc_spark.rows.storage import Folder, folder, reason, shown
+from bspauc_spark.rows.storage import Folder, folder
 from bspauc_spark.spark.session import is_connect, is_local_master, setting, shares_disks, slots
 from bspauc_spark.theta.networks import NetworkSpec
 

@@ -25,12 +25,11 @@ from pyspark.sql import types as st
 from bspauc_spark.command_line.features import FEATURES
 from bspauc_spark.command_line.outputs import MLFLOW_SCHEMES
 from bspauc_spark.command_line.tables import FORMATS, check_columns, nearest
-from bspauc_spark.errors import BSPAUCError, InvalidDataError, InvalidParamError, ModelFormatError
+from bspauc_spark.errors import BSPAUCError, InvalidDataError, InvalidParamError, ModelFormatError, cause, shown
 from bspauc_spark.estimator import BSPAUCClassifier
 from bspauc_spark.model import BSPAUCModel
 from bspauc_spark.rows.columns import quoted
-from bspauc_spark.rows.storage import shown
-from bspauc_spark.spark.persistence import cause, read_metadata
+from bspauc_spark.spark.persistence import read_metadata
 
 LABEL, HELD = "bspauc__label", "bspauc__held"
 # What storage, files and the network do to a job. A worker that crashed ends its stream too, and what cannot be

@@ -14,9 +14,8 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from bspauc_spark.errors import InvalidDataError, InvalidParamError
-from bspauc_spark.rows.storage import on_disk, shown
-from bspauc_spark.spark.persistence import cause
+from bspauc_spark.errors import InvalidDataError, InvalidParamError, cause, reason, shown
+from bspauc_spark.rows.storage import on_disk
 
 MLFLOW_SCHEMES = ("models:/", "runs:/", "mlflow-artifacts:/")
 # Object stores have no folders to try: who may write to a prefix may not write above it.
@@ -57,8 +56,7 @@ def check_report(spark: SparkSession, report: Path | None, output: str, inputs: 
             with tempfile.TemporaryFile(dir=next(folder for folder in path.absolute().parents if folder.exists())):
                 pass
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise InvalidDataError(f"--report {report} cannot be written: {reason}. Give another path.") from error
+        raise InvalidDataError(f"--report {report} cannot be written: {reason(error)}. Give another path.") from error
 
 
 def _check_apart(spark: SparkSession, option: str, path: str, qualified: str, inputs: Mapping[str, str]) -> None:

@@ -11,10 +11,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
-from bspauc_spark.errors import InvalidDataError
+from bspauc_spark.errors import InvalidDataError, cause, shown
 from bspauc_spark.rows.columns import quoted
-from bspauc_spark.rows.storage import shown
-from bspauc_spark.spark.persistence import cause
 
 FORMATS = ("parquet", "csv", "libsvm", "delta")
 ROW = "bspauc__row"

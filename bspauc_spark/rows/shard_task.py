@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from bspauc_spark.errors import StagingError
+from bspauc_spark.errors import StagingError, reason
 from bspauc_spark.rows.arrow import checked_features
 from bspauc_spark.rows.kinds import KINDS, ShardFile
-from bspauc_spark.rows.storage import folder, reason
+from bspauc_spark.rows.storage import folder
 
 # A shard is written when this many bytes are waiting: what a task holds in memory per class.
 SHARD_BYTES = 64 << 20

@@ -151,11 +151,8 @@ def _weights(width: int, hidden_layers: tuple[int, ...]) -> int:
 
 def check_checkpoint_dir(location: str) -> None:
     """Write to the folder, or to the one in which it would be made: a fit that is refused makes none."""
-    name = f"bspauc-probe-{uuid.uuid4().hex}"
     try:
-        saved = folder(location).nearest()
-        saved.write(name, b"")
-        saved.delete(name)
+        folder(location).try_to_write()
     except OSError as error:
         raise CheckpointError(f"checkpointDir {shown(location)!r} cannot be written: {reason(error)}.") from error
 

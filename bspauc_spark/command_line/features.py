@@ -89,10 +89,11 @@ def feature_stages(
     # A rare category or flag is left as 0 and 1: scaled to 0 and 30 it would be learned by heart.
     unscaled = {*texts, *booleans, *(name for name in numbers if not values[name].others)}
     scaled = [inputs.pop(name) for name in names if name not in unscaled]
+    parts = list(inputs.values())
     if scaled:
         stages.append(VectorAssembler(inputCols=scaled, outputCol=_NUMBERS))
         stages.append(StandardScaler(inputCol=_NUMBERS, outputCol=_SCALED, withMean=True))
-    parts = [_SCALED] * bool(scaled) + list(inputs.values())
+        parts.insert(0, _SCALED)
     stages.append(VectorAssembler(inputCols=parts, outputCol=FEATURES))
     return stages, FEATURES
 

@@ -89,6 +89,12 @@ class Folder(ABC):
         """The folder itself or, where it is not there, the one above in which it would have to be made."""
         return self
 
+    def try_to_write(self) -> None:
+        """A file into the nearest folder that there is, and away again."""
+        place, name = self.nearest(), f"bspauc-probe-{uuid.uuid4().hex}"
+        place.write(name, b"")
+        place.delete(name)
+
     @abstractmethod
     def new(self, prefix: str) -> Folder:
         """A folder in this one that nobody else has, nor can guess."""

@@ -152,7 +152,7 @@ def without_dots(frame: DataFrame) -> DataFrame:
     return frame.select(*(quoted(name).alias(undotted(name)) for name in frame.columns)) if dotted else frame
 
 
-def check_columns(frame: DataFrame, names: Iterable[str], option: str) -> None:
+def check_present(frame: DataFrame, names: Iterable[str], option: str) -> None:
     """Refuse names of columns that are not there, with the nearest that is."""
     for name in names:
         if name not in frame.columns:

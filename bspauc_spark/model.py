@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
-from bspauc_spark.errors import InvalidDataError, InvalidFeaturesError, shown
+from bspauc_spark.errors import InvalidDataError, InvalidFeaturesError
 from bspauc_spark.results.summary import TrainingSummary
 from bspauc_spark.rows.arrow import checked_features
 from bspauc_spark.rows.columns import (
@@ -31,7 +31,7 @@ from bspauc_spark.rows.columns import (
     quoted,
     row_size,
 )
-from bspauc_spark.saved import JSON_NAME, reading
+from bspauc_spark.saved import JSON_NAME, named, reading
 from bspauc_spark.schema import within
 from bspauc_spark.scorer import Scorer, cached_scorer
 from bspauc_spark.spark.compat import arrow_udf
@@ -210,7 +210,7 @@ class BSPAUCModel(Model, BSPAUCModelParams, MLReadable["BSPAUCModel"], MLWritabl
         scorer = Scorer.load(path)
         model = cls(scorer)
         model._set(positiveLabel=scorer.positive_label)
-        with reading(f"the model at {shown(str(path))}"), within(JSON_NAME):
+        with reading(named(path)), within(JSON_NAME):
             # Asked for now, so that it is refused now.
             _ = model.summary
         return model

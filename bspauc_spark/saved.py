@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import safetensors.numpy
 
-from bspauc_spark.errors import MalformedError, ModelFormatError, shown
+from bspauc_spark.errors import MalformedError, ModelFormatError, reason, shown
 from bspauc_spark.rows.storage import on_disk
 from bspauc_spark.schema import MOST_JSON_BYTES, brief, flag, mapping, parse, plain, real, record, text, whole, within
 from bspauc_spark.selection import Selection
@@ -62,6 +62,11 @@ def read(path: str | Path, source: str) -> dict[str, bytes]:
         return {JSON_NAME: described, WEIGHTS_NAME: read_file(folder, WEIGHTS_NAME, _most_bytes(spec))}
 
 
+def named(path: str | Path) -> str:
+    """What errors call the model at a path."""
+    return f"the model at {shown(str(path))}"
+
+
 @contextlib.contextmanager
 def reading(source: str) -> Iterator[None]:
     """Turn what is malformed into an error about the model ``source``."""
@@ -84,7 +89,7 @@ def read_file(folder: Path, name: str, most: int = MOST_JSON_BYTES) -> bytes:
             raise MalformedError(f"{name}: {size:,} bytes, where at most {most:,} are read")
         return path.read_bytes()
     except OSError as error:
-        raise ModelFormatError(f"no model at {shown(str(folder))}: {error.strerror} ({name}).") from error
+        raise ModelFormatError(f"no model at {shown(str(folder))}: {reason(error)} ({name}).") from error
 
 
 _STORED = record(

@@ -15,7 +15,7 @@ import torch
 
 from bspauc_spark import saved
 from bspauc_spark.arrays import FloatArray, as_array, as_csr, finite_floats, is_sparse
-from bspauc_spark.errors import InvalidFeaturesError, shown
+from bspauc_spark.errors import InvalidFeaturesError
 from bspauc_spark.rows.arrow import CheckedFeatures, DenseFeatures, SparseFeatures
 from bspauc_spark.rows.rows import Batch, SparseBatch
 from bspauc_spark.rows.storage import on_disk
@@ -157,7 +157,7 @@ class Scorer:
     @classmethod
     def load(cls, path: str | Path) -> Scorer:
         """Read what ``save`` wrote."""
-        source = f"the model at {shown(str(path))}"
+        source = saved.named(path)
         return cls.from_blobs(saved.read(path, source), source)
 
 

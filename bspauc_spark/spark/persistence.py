@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
 from bspauc_spark.errors import MalformedError, ModelFormatError, cause, shown
-from bspauc_spark.saved import FORMAT_VERSION, JSON_NAME, WEIGHTS_NAME, reading
+from bspauc_spark.saved import FORMAT_VERSION, JSON_NAME, WEIGHTS_NAME, named, reading
 from bspauc_spark.schema import brief, mapping, parse, plain, record, text, within
 from bspauc_spark.scorer import Scorer
 from bspauc_spark.spark.session import is_connect
@@ -79,7 +79,7 @@ class ModelReader(StageReader):
     """Reads what ``ModelWriter`` wrote."""
 
     def _restore(self, spark: SparkSession, path: str, metadata: dict[str, Any]) -> Any:
-        scorer = Scorer.from_blobs(_blobs(spark, f"{path}/data"), _named(path))
+        scorer = Scorer.from_blobs(_blobs(spark, f"{path}/data"), named(path))
         model = _with_params(self._cls(scorer), metadata)
         # Asked for now, so that it is refused now.
         with within(JSON_NAME):
@@ -87,22 +87,18 @@ class ModelReader(StageReader):
         return model
 
 
-def _named(path: str) -> str:
-    return f"the model at {shown(path)}"
-
-
 @contextlib.contextmanager
 def _reading(path: str) -> Iterator[None]:
     """Turn whatever Spark or we find wrong with a saved stage into an error about it."""
     try:
-        with reading(_named(path)):
+        with reading(named(path)):
             yield
     except (PySparkException, Py4JError) as error:
         if "PATH_NOT_FOUND" in str(error):
             raise ModelFormatError(
-                f"{_named(path)} is not there, or lacks its folders metadata and data. Check the path."
+                f"{named(path)} is not there, or lacks its folders metadata and data. Check the path."
             ) from error
-        raise ModelFormatError(f"{_named(path)} cannot be read: {cause(error)}") from error
+        raise ModelFormatError(f"{named(path)} cannot be read: {cause(error)}") from error
 
 
 _METADATA = {

@@ -25,9 +25,9 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.session import session
 from benchmarks.solve import seconds
 from benchmarks.theta import Bare
-from benchmarks.transform import session
 from bspauc_spark import BSPAUCClassifier
 from bspauc_spark.rows.columns import Columns
 from bspauc_spark.rows.kinds import NEGATIVES, POSITIVES

@@ -55,6 +55,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.defaults import describe
 from benchmarks.experiment import Split, load, split
+from benchmarks.session import session
 from benchmarks.solve import seconds
 from bspauc_spark import BSPAUCClassifier
 
@@ -216,17 +217,6 @@ def scores(network: nn.Module, x: Any) -> Any:
     return torch.cat([network(part) for part in parts]).numpy()
 
 
-def session() -> SparkSession:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    # Python workers import the package too, whether it is installed or not.
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [sys.path[0], os.environ.get("PYTHONPATH")]))
-    builder = SparkSession.builder.master("local[1]").appName("rivals").config("spark.driver.memory", "3g")
-    spark = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false").getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
-
-
 def written(spark: SparkSession, data: Split, path: Path) -> DataFrame:
     lists = pa.FixedSizeListArray.from_arrays(pa.array(data.x.ravel()), data.x.shape[1])
     table = {"features": lists.cast(pa.list_(pa.float32())), "label": data.label.astype(float)}
@@ -267,7 +257,7 @@ def main() -> None:
     args = parser.parse_args()
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     torch.set_num_threads(1)
-    spark = session()
+    spark = session("local[1]", "3g")
     names = ["BSPAUC", *LIBAUC, "XGBoost"]
     reached = [f"{name} reaches BSPAUC's, s" for name in LIBAUC] + [f"BSPAUC reaches {name}'s, s" for name in LIBAUC]
     print(f"| data | flipped labels | {' | '.join([*names, *reached])} |")

@@ -21,8 +21,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.fit import write
+from benchmarks.session import session
 from benchmarks.sparse import peaks
-from benchmarks.transform import session
 from bspauc_spark import BSPAUCClassifier
 
 

@@ -34,8 +34,8 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.session import session
 from benchmarks.solve import seconds
-from benchmarks.transform import session
 from bspauc_spark import BSPAUCClassifier
 from bspauc_spark.reproduction import datasets
 from bspauc_spark.rows.kinds import NEGATIVES, POSITIVES

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import sys
 from collections.abc import Iterator
@@ -30,28 +29,12 @@ from xgboost.spark import SparkXGBClassifier
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.session import session
 from benchmarks.solve import seconds
 from bspauc_spark import BSPAUCClassifier
 
 TREES, DEPTH = 20, 5
 TRAINING_ROWS = 20_000
-
-
-def session() -> SparkSession:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    # Python workers import the package too, whether it is installed or not
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [sys.path[0], os.environ.get("PYTHONPATH")]))
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .appName("benchmark")
-        .config("spark.driver.memory", "4g")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
 
 
 def data(spark: SparkSession, rows: int, features: int, partitions: int) -> DataFrame:

@@ -11,7 +11,6 @@ whether scores and selection of the first round, which without pre-training star
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import sys
 import tempfile
@@ -27,6 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.experiment import Split, load, split
+from benchmarks.session import session
 from bspauc_spark import BSPAUCClassifier
 from bspauc_spark.cluster.launch import Launch
 from bspauc_spark.cluster.mailbox import Message
@@ -72,16 +72,6 @@ class Watch:
         self.firsts: list[Any] = []
 
 
-def session() -> SparkSession:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [sys.path[0], os.environ.get("PYTHONPATH")]))
-    builder = SparkSession.builder.master("local-cluster[2,1,1024]").appName("workers")
-    builder = builder.config("spark.ui.enabled", "false").config("spark.log.level", "ERROR")
-    builder = builder.config("spark.sql.execution.arrow.pyspark.enabled", "true")
-    return builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
-
-
 def frame(spark: SparkSession, x: np.ndarray, label: np.ndarray) -> DataFrame:
     names = [f"x{i}" for i in range(x.shape[1])]
     table = pd.DataFrame(x, columns=names).assign(label=label.astype(float))
@@ -103,7 +93,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10)
     options = parser.parse_args()
 
-    spark = session()
+    spark = session("local-cluster[2,1,1024]")
+    spark.conf.set("spark.sql.execution.arrow.pyspark.enabled", "true")
     real = options.data_dir is not None
     table = load("a9a", options.data_dir) if real else None
     splits = [split(*table, seed, 0.2, 0.0) for seed in range(options.seeds)] if table else [small()]

@@ -1,4 +1,7 @@
-"""The package's own errors and warnings; every error derives from ``BSPAUCError``."""
+"""The package's own errors and warnings, and what messages say of places and causes.
+
+Every error derives from ``BSPAUCError``.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +87,41 @@ class ModelFormatError(BSPAUCError):
     """A saved model that cannot be read: damaged, or written in another format."""
 
 
+# What stands before the @ of their URIs is a container, unless it has a colon; elsewhere it is a user or a token.
+_STORES = ("abfs", "abfss", "gs", "gcs", "hdfs", "s3", "viewfs", "wasb", "wasbs")
+
+
+def shown(location: str) -> str:
+    """A location as messages may show it: without the credentials that a URI can hold, well formed or not."""
+    uri = re.fullmatch(r"([A-Za-z][\w+.-]+)(://?)(.*)", location, re.DOTALL)
+    if not uri:
+        return location
+    scheme, slashes, rest = uri.groups()
+    user, at, place = rest.rpartition("@")
+    # abfss://container@account has no secret there, s3://key:secret@bucket has, and it may hold / ? # as they are.
+    if at and (":" in user or scheme not in _STORES):
+        rest = place
+    elif not at and re.match(r"[^/?#]*:(?!\d+([/?#]|$))", rest):
+        rest = "…"
+    return scheme + slashes + re.split("[?#]", rest)[0]
+
+
 def without_credentials(text: str) -> str:
-    """Addresses in ``text`` without user, password and query, which may hold keys: for messages and for MLflow."""
-    # Up to the last @ of a word: a password that was not encoded may hold any of / ? # too.
-    return re.sub(r"(://[^\s?'\"]*)\?[^\s'\",)]*", r"\1", re.sub(r"://\S*@", "://", text))
+    """A text with its URIs as they may be shown: for messages and for MLflow."""
+    # A word's last punctuation is the sentence's.
+    return re.sub(r"[A-Za-z][\w+.-]+:/\S*?(?=['\"),.:;}\]]*(\s|$))", lambda uri: shown(uri[0]), text)
+
+
+def cause(error: Exception) -> str:
+    """Why, in one line without credentials; of what Java raised, the file and the innermost cause."""
+    said = without_credentials(str(error).strip())
+    causes: list[str] = re.findall(r"^(?:Caused by)?: (.*)", said, re.MULTILINE)
+    file = re.search(r"reading file (\S+?)\.? ", said)
+    if causes:
+        return causes[-1] + (f" ({file[1]})" if file else "")
+    return (said.splitlines() or [type(error).__name__])[0]
+
+
+def reason(error: OSError) -> str:
+    """Why the system refuses a place that the message names itself."""
+    return error.strerror or cause(error)

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from pyspark import keyword_only
 from pyspark.ml import Estimator
 from pyspark.ml.param import Param
 from pyspark.ml.util import DefaultParamsReadable, DefaultParamsWritable
@@ -24,7 +23,7 @@ from bspauc_spark.cluster.preflight import Placement
 from bspauc_spark.cluster.protocol import Workers
 from bspauc_spark.cluster.rank import Task
 from bspauc_spark.cluster.remote import DistributedWorkers
-from bspauc_spark.errors import BSPAUCError, CollapseError
+from bspauc_spark.errors import BSPAUCError, CollapseError, shown
 from bspauc_spark.loop.checkpoint import Checkpoints
 from bspauc_spark.loop.monitor import Outcome
 from bspauc_spark.model import BSPAUCModel
@@ -36,7 +35,7 @@ from bspauc_spark.results.summary import TrainingSummary
 from bspauc_spark.rows.columns import check_frame, check_outputs
 from bspauc_spark.rows.kinds import NEGATIVES, POSITIVES
 from bspauc_spark.rows.staging import StagedData, stage
-from bspauc_spark.rows.storage import folder, shown
+from bspauc_spark.rows.storage import folder
 from bspauc_spark.scorer import LossCurves, Scorer, balanced_threshold
 from bspauc_spark.selection import Selection, solve
 from bspauc_spark.selection.label_noise import estimate_label_noise
@@ -68,70 +67,7 @@ class BSPAUCClassifier(
     >>> model.audit(training).orderBy("suspicion", ascending=False)  # doctest: +SKIP
     """
 
-    _input_kwargs: dict[str, Any]
-
-    @keyword_only
-    def __init__(
-        self,
-        *,
-        featuresCol: str = "features",
-        labelCol: str = "label",
-        predictionCol: str = "prediction",
-        rawPredictionCol: str = "rawPrediction",
-        probabilityCol: str = "probability",
-        validationIndicatorCol: str | None = None,
-        positiveLabel: float | None = None,
-        threshold: float | None = None,
-        network: str | None = None,
-        hiddenLayers: list[int] | None = None,
-        numRandomFeatures: int | None = None,
-        kernelWidth: float | str | None = None,
-        featuresPerStep: int | None = None,
-        selfPaced: bool | None = None,
-        rounds: int | None = None,
-        paceStart: float | None = None,
-        paceEnd: float | None = None,
-        paceSchedule: str | None = None,
-        lambdaInit: float | None = None,
-        lambdaGrowth: float | None = None,
-        lambdaMax: float | None = None,
-        nu: float | None = None,
-        mu: float | None = None,
-        optimizer: str | None = None,
-        learningRate: float | None = None,
-        batchSize: int | None = None,
-        stepsPerRound: int | None = None,
-        regParam: float | None = None,
-        pairing: str | None = None,
-        averaging: float | None = None,
-        pretrainSteps: int | None = None,
-        pretrainFraction: float | None = None,
-        ensureDescent: bool | None = None,
-        patience: int | None = None,
-        seed: int | None = None,
-        numProcesses: int | None = None,
-        localMode: bool | None = None,
-        useGpu: bool | None = None,
-        mixedPrecision: bool | None = None,
-        stagingDir: str | None = None,
-        checkpointDir: str | None = None,
-        maxRestarts: int | None = None,
-        exactRows: int | None = None,
-        tracking: str | None = None,
-        verbose: bool | None = None,
-    ) -> None:
-        super().__init__()
-        self._parent_run: str | None = None
-        self._set_given(self._input_kwargs)
-
-    @keyword_only
-    def setParams(self, **params: Any) -> BSPAUCClassifier:
-        """Set several Params by name."""
-        return self._set_given(self._input_kwargs)
-
-    def _set_given(self, params: dict[str, Any]) -> BSPAUCClassifier:
-        # None is what the signature shows for "unset"; as a value it would count as set.
-        return self._set(**{name: value for name, value in params.items() if value is not None})
+    _parent_run: str | None = None
 
     def copy(self, extra: Mapping[Param[Any], Any] | None = None) -> BSPAUCClassifier:
         """A copy with ``extra`` Params; it remembers the active MLflow run.

@@ -31,9 +31,9 @@ from bspauc_spark.rows.columns import (
     quoted,
     row_size,
 )
-from bspauc_spark.rows.storage import shown
+from bspauc_spark.saved import JSON_NAME, named, reading
 from bspauc_spark.schema import within
-from bspauc_spark.scorer import JSON_NAME, Scorer, cached_scorer, reading
+from bspauc_spark.scorer import Scorer, cached_scorer
 from bspauc_spark.spark.compat import arrow_udf
 from bspauc_spark.spark.params import BSPAUCModelParams
 from bspauc_spark.spark.persistence import ModelReader, ModelWriter
@@ -210,7 +210,7 @@ class BSPAUCModel(Model, BSPAUCModelParams, MLReadable["BSPAUCModel"], MLWritabl
         scorer = Scorer.load(path)
         model = cls(scorer)
         model._set(positiveLabel=scorer.positive_label)
-        with reading(f"the model at {shown(str(path))}"), within(JSON_NAME):
+        with reading(named(path)), within(JSON_NAME):
             # Asked for now, so that it is refused now.
             _ = model.summary
         return model

@@ -18,9 +18,10 @@ import pandas as pd
 
 from bspauc_spark.errors import InvalidDataError, InvalidFeaturesError, MalformedError
 from bspauc_spark.rows.categories import EXACT, are_flags, are_numbers
-from bspauc_spark.rows.storage import on_disk, shown
+from bspauc_spark.rows.storage import on_disk
+from bspauc_spark.saved import named, read_file, reading
 from bspauc_spark.schema import brief, flag, many, mapping, maybe, parse, real, record, text, whole, within
-from bspauc_spark.scorer import Scorer, read_file, reading
+from bspauc_spark.scorer import Scorer
 
 OUTPUTS = ("score", "probability", "prediction")
 STEPS_NAME = "steps.json"
@@ -100,7 +101,7 @@ class Predictor:
     def load(cls, path: str | Path) -> Predictor:
         """Read what ``save`` wrote."""
         scorer = Scorer.load(path)
-        with reading(f"the model at {shown(str(path))}"):
+        with reading(named(path)):
             data = read_file(on_disk(path), STEPS_NAME)
             with within(STEPS_NAME):
                 plan = ServedSteps(**_STORED(parse(data), ""))

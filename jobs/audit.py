@@ -46,7 +46,7 @@ def _audit(args: argparse.Namespace) -> dict[str, Any]:
     model = cli.load_model(spark, args.model)
     frame = tables.read_table(spark, args.input, args.format, features.width_read(model))
     tables.check_free(frame, AUDIT_COLUMNS)
-    tables.check_columns(frame, [args.label], "--label")
+    tables.check_present(frame, [args.label], "--label")
     read = tables.typed(tables.with_row(frame), args.input, args.format, [args.label])
     labelled, label = cli.numeric_label(read, args.label, args.positive)
     if label != cli.LABEL and model.stages[-1].getLabelCol() == cli.LABEL:

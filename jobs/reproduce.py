@@ -35,7 +35,7 @@ from pyspark.sql import SparkSession
 from tqdm import tqdm
 
 from bspauc_spark.errors import BSPAUCError
-from bspauc_spark.reproduction import datasets, tables
+from bspauc_spark.reproduction import datasets, paper_tables
 from bspauc_spark.reproduction.cells import FAR_QUANTILE, TUNING_PERCENT, Cell, Task, run
 from bspauc_spark.reproduction.methods import METHODS
 
@@ -134,7 +134,7 @@ def _arguments() -> argparse.Namespace:
 
 def _cells(args: argparse.Namespace) -> list[Cell]:
     """The cells asked for; the error for a name or file that is not there comes before anything is run."""
-    every = tables.cells(args.table or 3)
+    every = paper_tables.cells(args.table or 3)
     names = args.datasets or list(dict.fromkeys(cell.dataset for cell in every))
     for name in names:
         if name not in {cell.dataset for cell in every}:
@@ -156,7 +156,7 @@ def _run_all(context: SparkContext, args: argparse.Namespace, wanted: list[Cell]
     """Tuning first, then the trials, each under a progress bar; how many failed."""
     if args.figure:
         points = [
-            Task("point", cell, tables.OURS, trial, args.far_quantile, {"nu": nu, "lambda_max": largest})
+            Task("point", cell, paper_tables.OURS, trial, args.far_quantile, {"nu": nu, "lambda_max": largest})
             for cell in wanted
             for trial in range(args.trials)
             for nu in RATIOS
@@ -230,14 +230,14 @@ def _write(args: argparse.Namespace, results: Results, wanted: list[Cell]) -> No
     records = list(results.records.values())
     pd.json_normalize(records, sep="_").to_parquet(args.output / "runs.parquet")
     for number in (2, 3):
-        summary = tables.summarise(_of_noise(records, args), tables.cells(number))
+        summary = paper_tables.summarise(_of_noise(records, args), paper_tables.cells(number))
         if len(summary):
             path = args.output / f"table{number}{_suffix(args)}.md"
-            path.write_text(tables.markdown(summary) + "\n" + tables.wins(summary))
+            path.write_text(paper_tables.markdown(summary) + "\n" + paper_tables.wins(summary))
     if args.table:
-        summary = tables.summarise(_of_noise(records, args), wanted)
+        summary = paper_tables.summarise(_of_noise(records, args), wanted)
         if len(summary):
-            print("\n" + tables.markdown(summary) + "\n" + tables.wins(summary))
+            print("\n" + paper_tables.markdown(summary) + "\n" + paper_tables.wins(summary))
     points = pd.DataFrame(
         {**record["settings"], **record["cell"], "auc": record["auc"], "apd": record["apd"]}
         for record in _of_noise(records, args)
@@ -245,7 +245,7 @@ def _write(args: argparse.Namespace, results: Results, wanted: list[Cell]) -> No
     )
     for (kind, percent), found in points.groupby(["noise", "percent"]) if len(points) else ():
         for number, value, label in ((3, "auc", "test AUC"), (4, "apd", "APD")):
-            figure = tables.plot(found, value, label)
+            figure = paper_tables.plot(found, value, label)
             figure.savefig(args.output / f"figure{number}-{kind}-{percent}{_suffix(args)}.png", dpi=110)
 
 

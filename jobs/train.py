@@ -87,9 +87,9 @@ def _train(args: argparse.Namespace) -> dict[str, Any]:
     outputs.check_output(spark, args.output, args.overwrite, {"--input": args.input})
     outputs.check_report(spark, args.report, args.output, {"--input": args.input})
     frame = tables.read_table(spark, args.input, args.format)
-    tables.check_columns(frame, [args.label], "--label")
-    tables.check_columns(frame, args.exclude, "--exclude")
-    tables.check_columns(frame, args.categorical, "--categorical")
+    tables.check_present(frame, [args.label], "--label")
+    tables.check_present(frame, args.exclude, "--exclude")
+    tables.check_present(frame, args.categorical, "--categorical")
     names = features.feature_columns(frame, args.features, args.label, args.exclude)
     codes = [name for name in args.categorical if name != args.label]
     given = [name for name in frame.columns if name not in codes]

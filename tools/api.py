@@ -1,4 +1,8 @@
-"""The API reference from the docstrings: ``python tools/api.py`` writes docs/api.md, and a test says if it is old."""
+"""What is derived from the code: ``python tools/api.py`` writes it, and a test says if it is old.
+
+docs/api.md is the reference, from the docstrings; accessors.pyi tells editors and mypy what the Params' declarations
+make.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +19,11 @@ from bspauc_spark.results.diagnostics import Diagnostics
 from bspauc_spark.results.summary import TrainingSummary
 from bspauc_spark.selection import Selection, calibrate, solve
 from bspauc_spark.serving import Predictor
+from bspauc_spark.spark import accessors
 from bspauc_spark.statistics import ClassScores
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "api.md"
+STUB = Path(accessors.__file__).with_suffix(".pyi")
 _HEAD = """# API reference
 
 Made from the docstrings by `python tools/api.py`.
@@ -34,6 +40,31 @@ def render() -> str:
     parts += ["## Baselines\n", *(_class(one, "###") for one in (OPAUC, KOIL, PPD, CrossEntropy))]
     parts += ["## Errors\n", _errors()]
     return "\n".join(parts)
+
+
+_STUB_HEAD = """# Made from the declarations in params.py by `python tools/api.py`.
+from typing import Any
+
+from typing_extensions import Self
+
+from bspauc_spark.spark.params import BSPAUCParams
+
+class Accessors(BSPAUCParams):
+"""
+
+
+def render_stub() -> str:
+    """What editors and mypy read in place of accessors.py."""
+    members = {name: inspect.signature(one) for name, one in vars(accessors.Accessors).items() if callable(one)}
+    return _STUB_HEAD + "".join(f"    def {name}{_stub_signature(one)}: ...\n" for name, one in members.items())
+
+
+def _stub_signature(signature: inspect.Signature) -> str:
+    unquoted = re.sub(r"(: |-> )'([^']*)'", r"\1\2", str(signature)).replace("'", '"')
+    inside, returned = unquoted[1:].split(") -> ")
+    if "*, " in inside:
+        inside = "".join(f"\n        {one}," for one in re.split(r", (?=\*|\w+:)", inside)) + "\n    "
+    return f"({inside}) -> {returned}"
 
 
 def _classifier() -> str:
@@ -92,3 +123,4 @@ def _errors() -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(render())
+    STUB.write_text(render_stub())

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from bspauc_spark.arrays import FloatArray, finite
 from bspauc_spark.baselines.rows import Matrix, dense_rows, dot, training
-from bspauc_spark.errors import InvalidLabelError
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import DataFrame
 
 # Wider rows have no room for covariances: their low-rank sketch is used, as in the paper.
 _WIDE = 1000
@@ -112,83 +105,3 @@ class OPAUC:
     def score(self, x: Matrix) -> FloatArray:
         """``x w``."""
         return dot(finite(x), self.w)
-
-
-@dataclass(frozen=True)
-class Moments:
-    """Count, sum and sum of outer products of one class."""
-
-    count: int
-    total: FloatArray
-    products: FloatArray
-
-    def __add__(self, other: Moments) -> Moments:
-        return Moments(self.count + other.count, self.total + other.total, self.products + other.products)
-
-    @classmethod
-    def of(cls, x: FloatArray) -> Moments:
-        """Of the rows of ``x``."""
-        return cls(len(x), x.sum(axis=0), x.T @ x)
-
-    @property
-    def mean(self) -> FloatArray:
-        """The class's centre c."""
-        return self.total / self.count
-
-    @property
-    def covariance(self) -> FloatArray:
-        """The class's Γ."""
-        centred: FloatArray = self.products / self.count - np.outer(self.mean, self.mean)
-        return centred
-
-
-def opauc_limit(positive: Moments, negative: Moments, reg: float) -> FloatArray:
-    """Where OPAUC goes with many passes and small steps: ``w = (λI + Γ⁺ + Γ⁻ + δδᵀ)⁻¹ δ``, ``δ = c⁺ − c⁻``."""
-    delta = positive.mean - negative.mean
-    table = positive.covariance + negative.covariance + np.outer(delta, delta)
-    return np.linalg.solve(table + reg * np.eye(len(delta)), delta).astype(np.float64)
-
-
-def class_moments(
-    dataset: DataFrame, features: str = "features", label: str = "label", positive_label: float = 1.0
-) -> tuple[Moments, Moments]:
-    """Moments of both classes by one Spark aggregate: a pair of d × d tables a partition."""
-    from pyspark.ml.functions import vector_to_array
-    from pyspark.ml.linalg import VectorUDT
-    from pyspark.sql import functions as sf
-
-    column = sf.col(features)
-    if isinstance(dataset.schema[features].dataType, VectorUDT):
-        column = vector_to_array(column)
-    rows = dataset.select(column.alias("x"), (sf.col(label) == positive_label).alias("positive"))
-    schema = "positive boolean, count long, total array<double>, products array<double>"
-    found = rows.mapInArrow(_partition_moments, schema).collect()
-    sums: dict[bool, Moments] = {}
-    for is_positive, count, total, products in found:
-        part = Moments(count, np.array(total), np.array(products).reshape(len(total), -1))
-        sums[is_positive] = sums[is_positive] + part if is_positive in sums else part
-    if len(sums) < 2:
-        raise InvalidLabelError(f"column {label!r} has rows of one class only; AUC needs both.")
-    return sums[True], sums[False]
-
-
-def _partition_moments(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    import pyarrow as pa
-
-    sums: dict[bool, Moments] = {}
-    for batch in batches:
-        values = batch.column("x").flatten().to_numpy(zero_copy_only=False)
-        table = values.reshape(batch.num_rows, -1).astype(np.float64)
-        positive = batch.column("positive").to_numpy(zero_copy_only=False).astype(bool)
-        for kind in (True, False):
-            if (positive == kind).any():
-                part = Moments.of(table[positive == kind])
-                sums[kind] = sums[kind] + part if kind in sums else part
-    for kind, moments in sums.items():
-        columns = {
-            "positive": [kind],
-            "count": [moments.count],
-            "total": [moments.total.tolist()],
-            "products": [moments.products.ravel().tolist()],
-        }
-        yield pa.RecordBatch.from_pydict(columns)

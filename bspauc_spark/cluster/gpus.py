@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark import InheritableThread
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.utils import is_remote
 
 from bspauc_spark.errors import DeviceError, PlacementError
+from bspauc_spark.spark.session import is_connect
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -80,7 +80,7 @@ def check_driver(spark: SparkSession, processes: int) -> None:
     addresses = _driver_addresses(spark, processes)
     _check_numbers(0, host, addresses)
     # The GPUs of a remote server are not the client's, which takes those it has.
-    if not is_remote():
+    if not is_connect(spark):
         visible, processes = ",".join(driver_devices(host, addresses, visible)), len(addresses)
     found = found_with(visible)
     # The first ranks have theirs.
@@ -235,7 +235,7 @@ def _driver_addresses(spark: SparkSession, processes: int) -> list[str]:
 
 def _collect(spark: SparkSession, frame: DataFrame, processes: int) -> list[Any]:
     """The rows; on Spark Connect within a limit."""
-    if not is_remote():
+    if not is_connect(spark):
         return frame.collect()
     rows, problems, tag = list[Any](), list[Exception](), f"bspauc-{uuid.uuid4().hex}"
 

@@ -23,8 +23,8 @@ from pyspark.sql import SparkSession
 from bspauc_spark import errors
 from bspauc_spark.cluster import rank
 from bspauc_spark.cluster.mailbox import Mailbox, Message, unreadable
-from bspauc_spark.errors import BSPAUCError, PlacementError, StagingError, WorkerError
-from bspauc_spark.rows.storage import Folder, folder, reason
+from bspauc_spark.errors import BSPAUCError, PlacementError, StagingError, WorkerError, reason
+from bspauc_spark.rows.storage import Folder, folder
 from bspauc_spark.spark.session import is_connect
 
 logger = logging.getLogger("bspauc_spark")

@@ -22,8 +22,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from bspauc_spark.errors import MalformedError, StagingError
-from bspauc_spark.rows.storage import Folder, reason
+from bspauc_spark.errors import MalformedError, StagingError, reason
+from bspauc_spark.rows.storage import Folder
 from bspauc_spark.schema import MOST_JSON_BYTES, brief, many, mapping, parse, plain, record, text, whole
 
 Arrays: TypeAlias = Mapping[str, npt.NDArray[Any]]

@@ -16,9 +16,17 @@ import numpy as np
 from pyspark.sql import SparkSession
 
 from bspauc_spark.cluster import gpus
-from bspauc_spark.errors import CheckpointError, InvalidDataError, InvalidParamError, PlacementError, StagingError
+from bspauc_spark.errors import (
+    CheckpointError,
+    InvalidDataError,
+    InvalidParamError,
+    PlacementError,
+    StagingError,
+    reason,
+    shown,
+)
 from bspauc_spark.rows.kinds import CHUNK_ROWS
-from bspauc_spark.rows.storage import Folder, folder, reason, shown
+from bspauc_spark.rows.storage import Folder, folder
 from bspauc_spark.spark.session import is_connect, is_local_master, setting, shares_disks, slots
 from bspauc_spark.theta.networks import NetworkSpec
 
@@ -143,11 +151,8 @@ def _weights(width: int, hidden_layers: tuple[int, ...]) -> int:
 
 def check_checkpoint_dir(location: str) -> None:
     """Write to the folder, or to the one in which it would be made: a fit that is refused makes none."""
-    name = f"bspauc-probe-{uuid.uuid4().hex}"
     try:
-        saved = folder(location).nearest()
-        saved.write(name, b"")
-        saved.delete(name)
+        folder(location).try_to_write()
     except OSError as error:
         raise CheckpointError(f"checkpointDir {shown(location)!r} cannot be written: {reason(error)}.") from error
 

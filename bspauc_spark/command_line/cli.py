@@ -24,13 +24,12 @@ from pyspark.sql import types as st
 
 from bspauc_spark.command_line.features import FEATURES
 from bspauc_spark.command_line.outputs import MLFLOW_SCHEMES
-from bspauc_spark.command_line.tables import FORMATS, check_columns, nearest
-from bspauc_spark.errors import BSPAUCError, InvalidDataError, InvalidParamError, ModelFormatError
+from bspauc_spark.command_line.tables import FORMATS, check_present, nearest
+from bspauc_spark.errors import BSPAUCError, InvalidDataError, InvalidParamError, ModelFormatError, cause, shown
 from bspauc_spark.estimator import BSPAUCClassifier
 from bspauc_spark.model import BSPAUCModel
 from bspauc_spark.rows.columns import quoted
-from bspauc_spark.rows.storage import shown
-from bspauc_spark.spark.persistence import cause, read_metadata
+from bspauc_spark.spark.persistence import read_metadata
 
 LABEL, HELD = "bspauc__label", "bspauc__held"
 # What storage, files and the network do to a job. A worker that crashed ends its stream too, and what cannot be
@@ -183,7 +182,7 @@ def _meant(name: str, value: Any) -> Any:
 
 def numeric_label(frame: DataFrame, label: str, positive: str | None) -> tuple[DataFrame, str]:
     """The label as 1.0 for ``positive`` and 0.0 for the rest, in the column ``LABEL``; numbers are left as they are."""
-    check_columns(frame, [label], "--label")
+    check_present(frame, [label], "--label")
     kind = frame.schema[label].dataType
     if positive is None:
         if isinstance(kind, st.BooleanType):

@@ -21,7 +21,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
-from bspauc_spark.command_line.tables import check_columns, check_free, is_gap, replaced, undotted, without_dots
+from bspauc_spark.command_line.tables import check_free, check_present, is_gap, replaced, undotted, without_dots
 from bspauc_spark.errors import InvalidDataError
 from bspauc_spark.model import BSPAUCModel
 from bspauc_spark.rows.categories import EXACT, NUMBER, are_flags, are_numbers
@@ -34,7 +34,7 @@ _NUMBERS, _SCALED = "bspauc__numbers", "bspauc__scaled"
 def feature_columns(frame: DataFrame, named: Sequence[str] | None, label: str, excluded: Collection[str]) -> list[str]:
     """The columns to learn from: those named, or all but the label and those ``excluded``."""
     if named:
-        check_columns(frame, named, "--features")
+        check_present(frame, named, "--features")
         if label in named:
             raise InvalidDataError(f"--features {label} is --label, which is what is to be learned. Leave it out.")
         return list(dict.fromkeys(named))
@@ -89,10 +89,11 @@ def feature_stages(
     # A rare category or flag is left as 0 and 1: scaled to 0 and 30 it would be learned by heart.
     unscaled = {*texts, *booleans, *(name for name in numbers if not values[name].others)}
     scaled = [inputs.pop(name) for name in names if name not in unscaled]
+    parts = list(inputs.values())
     if scaled:
         stages.append(VectorAssembler(inputCols=scaled, outputCol=_NUMBERS))
         stages.append(StandardScaler(inputCol=_NUMBERS, outputCol=_SCALED, withMean=True))
-    parts = [_SCALED] * bool(scaled) + list(inputs.values())
+        parts.insert(0, _SCALED)
     stages.append(VectorAssembler(inputCols=parts, outputCol=FEATURES))
     return stages, FEATURES
 

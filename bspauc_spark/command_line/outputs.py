@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,9 +13,8 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from bspauc_spark.errors import InvalidDataError, InvalidParamError
-from bspauc_spark.rows.storage import on_disk, shown
-from bspauc_spark.spark.persistence import cause
+from bspauc_spark.errors import InvalidDataError, InvalidParamError, cause, reason, shown
+from bspauc_spark.rows.storage import DiskFolder, on_disk
 
 MLFLOW_SCHEMES = ("models:/", "runs:/", "mlflow-artifacts:/")
 # Object stores have no folders to try: who may write to a prefix may not write above it.
@@ -54,11 +52,9 @@ def check_report(spark: SparkSession, report: Path | None, output: str, inputs: 
         if path.exists():
             path.open("ab").close()
         else:
-            with tempfile.TemporaryFile(dir=next(folder for folder in path.absolute().parents if folder.exists())):
-                pass
+            DiskFolder(path.parent).try_to_write()
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise InvalidDataError(f"--report {report} cannot be written: {reason}. Give another path.") from error
+        raise InvalidDataError(f"--report {report} cannot be written: {reason(error)}. Give another path.") from error
 
 
 def _check_apart(spark: SparkSession, option: str, path: str, qualified: str, inputs: Mapping[str, str]) -> None:
@@ -98,7 +94,7 @@ def _within(inner: str, outer: str) -> bool:
 
 
 def _try_to_write(spark: SparkSession, place: Any, files: Any) -> None:
-    """A file into the nearest folder that there is, and away again."""
+    """As ``Folder.try_to_write`` does it, but by Hadoop, with the rights and settings by which Spark will write."""
     folder = files.makeQualified(place).getParent()
     while folder is not None and not files.exists(folder):
         folder = folder.getParent()

@@ -11,10 +11,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
-from bspauc_spark.errors import InvalidDataError
+from bspauc_spark.errors import InvalidDataError, cause, shown
 from bspauc_spark.rows.columns import quoted
-from bspauc_spark.rows.storage import shown
-from bspauc_spark.spark.persistence import cause
 
 FORMATS = ("parquet", "csv", "libsvm", "delta")
 ROW = "bspauc__row"
@@ -154,7 +152,7 @@ def without_dots(frame: DataFrame) -> DataFrame:
     return frame.select(*(quoted(name).alias(undotted(name)) for name in frame.columns)) if dotted else frame
 
 
-def check_columns(frame: DataFrame, names: Iterable[str], option: str) -> None:
+def check_present(frame: DataFrame, names: Iterable[str], option: str) -> None:
     """Refuse names of columns that are not there, with the nearest that is."""
     for name in names:
         if name not in frame.columns:

@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from bspauc_spark.cluster.mailbox import Message
-from bspauc_spark.errors import CheckpointError, MalformedError
-from bspauc_spark.rows.storage import Folder, reason
+from bspauc_spark.errors import CheckpointError, MalformedError, reason
+from bspauc_spark.rows.storage import Folder
 from bspauc_spark.schema import brief, mapping, plain, record, text, whole
 from bspauc_spark.version import __version__
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from bspauc_spark.errors import BSPAUCWarning, without_credentials
+from bspauc_spark.errors import BSPAUCWarning, cause, without_credentials
 from bspauc_spark.results.history import Round
 
 if TYPE_CHECKING:
@@ -268,6 +268,4 @@ def _draw(summary: TrainingSummary, path: Path, found: Diagnostics | None = None
 
 
 def _named(error: Exception) -> str:
-    # Before it is cut, which could hide where a password ends.
-    first_line = (without_credentials(str(error)).splitlines() or [""])[0][:200].rstrip(" .")
-    return f"{type(error).__name__}: {first_line}"
+    return f"{type(error).__name__}: {cause(error)[:200].rstrip(' .')}"

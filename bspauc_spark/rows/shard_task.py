@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from bspauc_spark.errors import StagingError
+from bspauc_spark.errors import StagingError, reason
 from bspauc_spark.rows.arrow import checked_features
 from bspauc_spark.rows.kinds import KINDS, ShardFile
-from bspauc_spark.rows.storage import folder, reason
+from bspauc_spark.rows.storage import folder
 
 # A task writes a shard when so many bytes of a kind wait for it; it holds no more than this in memory for each kind.
 SHARD_BYTES = 64 << 20

@@ -14,10 +14,10 @@ import pyarrow as pa
 
 from bspauc_spark import liveness
 from bspauc_spark.arrays import Float32Array, IntArray
-from bspauc_spark.errors import StagingError
+from bspauc_spark.errors import StagingError, reason
 from bspauc_spark.rows.kinds import ShardFile
 from bspauc_spark.rows.rows import Batch, DenseRows, Rows, SparseRows, concat
-from bspauc_spark.rows.storage import folder, reason
+from bspauc_spark.rows.storage import folder
 
 
 @dataclass(frozen=True)

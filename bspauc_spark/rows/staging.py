@@ -19,7 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from bspauc_spark.errors import InvalidDataError, InvalidFeaturesError, InvalidLabelError, StagingError
+from bspauc_spark.errors import InvalidDataError, InvalidFeaturesError, InvalidLabelError, StagingError, reason, shown
 from bspauc_spark.rows.arrow import MALFORMED
 from bspauc_spark.rows.columns import (
     EMPTY,
@@ -35,7 +35,7 @@ from bspauc_spark.rows.columns import (
 from bspauc_spark.rows.kinds import KINDS, NEGATIVES, POSITIVES, VALIDATION_NEGATIVES, VALIDATION_POSITIVES, ShardFile
 from bspauc_spark.rows.shard_task import ShardTask
 from bspauc_spark.rows.shards import Shards
-from bspauc_spark.rows.storage import Folder, folder, reason, shown
+from bspauc_spark.rows.storage import Folder, folder
 from bspauc_spark.spark.compat import repartition_by_id
 from bspauc_spark.spark.session import slots
 

@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from bspauc_spark import liveness
-from bspauc_spark.errors import InvalidParamError
+from bspauc_spark.errors import InvalidParamError, reason, shown
 
 logger = logging.getLogger("bspauc_spark")
 
@@ -88,6 +88,12 @@ class Folder(ABC):
     def nearest(self) -> Folder:
         """The folder itself or, where it is not there, the one above in which it would have to be made."""
         return self
+
+    def try_to_write(self) -> None:
+        """A file into the nearest folder that there is, and away again."""
+        place, name = self.nearest(), f"bspauc-probe-{uuid.uuid4().hex}"
+        place.write(name, b"")
+        place.delete(name)
 
     @abstractmethod
     def new(self, prefix: str) -> Folder:
@@ -167,27 +173,6 @@ def _scheme(location: str) -> str | None:
     # Hadoop takes scheme:/path for a URI too, and a folder called "dbfs:" is what nobody asked for.
     named = re.match(r"([A-Za-z][\w+.-]+):/", location)
     return named[1] if named else None
-
-
-def shown(location: str) -> str:
-    """A location as messages may show it: without the credentials that a URI can hold, well formed or not."""
-    scheme, slash, rest = location.partition(":/")
-    if not slash or not re.fullmatch(r"[A-Za-z][\w+.-]+", scheme):
-        return location
-    slash += "/" * rest.startswith("/")
-    rest = rest.removeprefix("/")
-    user, at, place = rest.rpartition("@")
-    # abfss://container@account has no secret there, s3://key:secret@bucket has, and it may hold / ? # as they are.
-    if ":" in user:
-        rest = place
-    elif not at and re.match(r"[^/?#]*:(?!\d+([/?#]|$))", rest):
-        rest = "…"
-    return scheme + slash + re.split("[?#]", rest)[0]
-
-
-def reason(error: OSError) -> str:
-    """What went wrong, in one line."""
-    return error.strerror or (str(error).splitlines() or [type(error).__name__])[0]
 
 
 class DiskFolder(Folder):

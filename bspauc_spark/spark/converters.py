@@ -1,4 +1,4 @@
-"""What makes a Param: a name, documentation that says its range, and a converter that refuses what lies outside."""
+"""A Param is written once: what it means, what it takes, its default; its accessors and messages come from that."""
 
 from __future__ import annotations
 
@@ -16,12 +16,37 @@ from bspauc_spark.errors import InvalidParamError
 T = TypeVar("T")
 
 
-def checked(convert: Callable[[Any], T], valid: Callable[[T], bool], wanted: str, name: str) -> Callable[[Any], T]:
-    """A type converter that also checks the range, so that a bad value is refused when it is set.
+class CheckedParam(Param[T]):
+    """A Param that refuses a bad value when it is set. The class attribute that holds it gives it its name.
 
-    It can be pickled if both functions can, and with it the stages that have the Param.
+    ``kind`` is its type, as an editor is to show it. ``learning``: it decides what is learned from given rows; other
+    Params say where a fit runs and what its output is called. It can be pickled if ``convert`` and ``valid`` can, and
+    with it the stages that have it.
     """
-    return partial(_convert_and_check, convert, valid, wanted, name)
+
+    def __init__(
+        self,
+        kind: str,
+        doc: str,
+        wanted: str,
+        convert: Callable[[Any], T],
+        valid: Callable[[T], bool],
+        *,
+        default: T | None = None,
+        learning: bool = True,
+    ) -> None:
+        super().__init__(Params._dummy(), "", doc)
+        self.kind, self.default, self.learning = kind, default, learning
+        self._check = partial(_convert_and_check, convert, valid, wanted)
+
+    def __set_name__(self, owner: type[Params], name: str) -> None:
+        self.name, self.typeConverter = name, partial(self._check, name)
+
+
+def declared(stage: type[Params]) -> dict[str, CheckedParam[Any]]:
+    """The Params that a class and those above it declare, by name."""
+    found = (one for kind in reversed(stage.__mro__) for one in vars(kind).values())
+    return {one.name: one for one in found if isinstance(one, CheckedParam)}
 
 
 def _convert_and_check(
@@ -48,51 +73,65 @@ def anything(value: Any) -> bool:
     return True
 
 
-def number(name: str, doc: str, low: float, high: float = math.inf, *, open_low: bool = False) -> Any:
-    """A Param that is a finite number in a range."""
+def number(
+    doc: str,
+    low: float,
+    high: float = math.inf,
+    *,
+    open_low: bool = False,
+    default: float | None = None,
+    learning: bool = True,
+) -> CheckedParam[float]:
+    """A finite number in a range."""
     opening = "(" if open_low or not math.isfinite(low) else "["
     wanted = f"a number in {opening}{low:g}, {high:g}{']' if math.isfinite(high) else ')'}"
     valid = partial(_is_between, low, high, open_low)
-    return param(name, f"{doc} ({wanted})", checked(TypeConverters.toFloat, valid, wanted, name))
+    convert = TypeConverters.toFloat
+    return CheckedParam("float", f"{doc} ({wanted})", wanted, convert, valid, default=default, learning=learning)
 
 
 def _is_between(low: float, high: float, open_low: bool, x: float) -> bool:
     return math.isfinite(x) and (low < x if open_low else low <= x) and x <= high
 
 
-def integer(name: str, doc: str, low: int, high: int = 2**31 - 1) -> Any:
-    """A Param that is a whole number in a range."""
-    wanted = f"a whole number from {low} to {high:,}"
-    return param(
-        name, f"{doc} ({wanted})", checked(TypeConverters.toInt, range(low, high + 1).__contains__, wanted, name)
-    )
+def integer(
+    doc: str, low: int, high: int = 2**31 - 1, *, default: int | None = None, learning: bool = True
+) -> CheckedParam[int]:
+    """A whole number in a range."""
+    wanted, valid = f"a whole number from {low} to {high:,}", range(low, high + 1).__contains__
+    convert = TypeConverters.toInt
+    return CheckedParam("int", f"{doc} ({wanted})", wanted, convert, valid, default=default, learning=learning)
 
 
-def integers(name: str, doc: str, low: int, most: int) -> Any:
-    """A Param that is a list of whole numbers, one at least."""
-    wanted = f"a list of up to {most:,} whole numbers of at least {low}"
-    valid = partial(_are_integers, low, most)
-    return param(name, f"{doc} ({wanted})", checked(TypeConverters.toListInt, valid, wanted, name))
+def integers(doc: str, low: int, most: int, *, default: list[int] | None = None) -> CheckedParam[list[int]]:
+    """A list of whole numbers, one at least."""
+    wanted, valid = f"a list of up to {most:,} whole numbers of at least {low}", partial(_are_integers, low, most)
+    return CheckedParam("list[int]", f"{doc} ({wanted})", wanted, TypeConverters.toListInt, valid, default=default)
 
 
 def _are_integers(low: int, most: int, values: list[int]) -> bool:
     return 0 < len(values) <= most and min(values) >= low
 
 
-def choice(name: str, doc: str, options: tuple[str, ...]) -> Any:
-    """A Param that is one of some words."""
-    wanted = "one of " + ", ".join(repr(option) for option in options)
-    return param(name, f"{doc} ({wanted})", checked(TypeConverters.toString, options.__contains__, wanted, name))
+def choice(
+    doc: str, options: tuple[str, ...], *, default: str | None = None, learning: bool = True
+) -> CheckedParam[str]:
+    """One of some words."""
+    wanted, valid = "one of " + ", ".join(repr(option) for option in options), options.__contains__
+    convert = TypeConverters.toString
+    return CheckedParam("str", f"{doc} ({wanted})", wanted, convert, valid, default=default, learning=learning)
 
 
-def text(name: str, doc: str, wanted: str, empty: bool = False) -> Any:
-    """A Param that is a text, not empty unless said so."""
-    return param(name, doc, checked(TypeConverters.toString, anything if empty else bool, wanted, name))
+def column(doc: str, *, default: str | None = None, empty: bool = False) -> CheckedParam[str]:
+    """A column's name; ``empty`` where it may be '', for none."""
+    wanted = "a column's name, or '' for none" if empty else "a column's name"
+    valid = anything if empty else bool
+    return CheckedParam("str", doc, wanted, TypeConverters.toString, valid, default=default, learning=False)
 
 
-def location(name: str, doc: str) -> Any:
-    """A Param that is the path or URI of a folder."""
-    return param(name, doc, checked(_path, _can_be_path, "the path or the URI of a folder", name))
+def location(doc: str) -> CheckedParam[str]:
+    """The path or URI of a folder."""
+    return CheckedParam("str", doc, "the path or the URI of a folder", _path, _can_be_path, learning=False)
 
 
 def _path(value: Any) -> str:
@@ -104,11 +143,7 @@ def _can_be_path(path: str) -> bool:
     return bool(path) and "\0" not in path
 
 
-def flag(name: str, doc: str) -> Any:
-    """A Param that is True or False."""
-    return param(name, doc, checked(TypeConverters.toBoolean, anything, "True or False", name))
-
-
-def param(name: str, doc: str, converter: Callable[[Any], Any]) -> Any:
-    """A Param of the class that is being defined."""
-    return Param(Params._dummy(), name, doc, typeConverter=converter)
+def flag(doc: str, *, default: bool | None = None, learning: bool = True) -> CheckedParam[bool]:
+    """True or False."""
+    convert = TypeConverters.toBoolean
+    return CheckedParam("bool", doc, "True or False", convert, anything, default=default, learning=learning)

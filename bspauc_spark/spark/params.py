@@ -18,16 +18,16 @@ from pyspark.ml.param.shared import (
 
 from bspauc_spark.errors import InvalidParamError
 from bspauc_spark.spark.converters import (
+    CheckedParam,
     anything,
-    checked,
     choice,
+    column,
+    declared,
     flag,
     integer,
     integers,
     location,
     number,
-    param,
-    text,
 )
 from bspauc_spark.theta.networks import MOST_LAYERS
 
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 LARGEST, LARGEST_RATE = 1e30, 1e6
 # Less than this of a class is lost in rounding.
 LEAST_FRACTION = 1e-6
-_NAME, _NAME_OR_EMPTY = "a column's name", "a column's name, or '' for none"
 
 
 def _width(value: Any) -> float | str:
@@ -53,27 +52,24 @@ class BSPAUCModelParams(HasFeaturesCol, HasLabelCol, HasPredictionCol, HasRawPre
     """Params that the fitted model uses too."""
 
     # Spark's own, checked as ours are.
-    featuresCol: Param[str] = text("featuresCol", "features column name", _NAME)
-    labelCol: Param[str] = text("labelCol", "label column name", _NAME)
-    predictionCol: Param[str] = text("predictionCol", "prediction column name", _NAME_OR_EMPTY, empty=True)
-    rawPredictionCol: Param[str] = text("rawPredictionCol", "raw prediction column name", _NAME_OR_EMPTY, empty=True)
-    probabilityCol: Param[str] = text("probabilityCol", "probability column name", _NAME_OR_EMPTY, empty=True)
+    featuresCol = column("features column name", default="features")
+    labelCol = column("label column name", default="label")
+    predictionCol = column("prediction column name", empty=True, default="prediction")
+    rawPredictionCol = column("raw prediction column name", empty=True, default="rawPrediction")
+    probabilityCol = column("probability column name", empty=True, default="probability")
 
-    positiveLabel: Param[float] = number(
-        "positiveLabel",
-        "the label that counts as positive; every other label is negative",
-        -math.inf,
-    )
-    threshold: Param[float] = number(
-        "threshold",
+    positiveLabel = number("the label that counts as positive; every other label is negative", -math.inf, default=1.0)
+    threshold = number(
         "rows that score above it are predicted positive; unset: the score that maximises balanced accuracy on "
         "the training rows",
         -math.inf,
+        learning=False,
     )
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._setDefault(positiveLabel=1.0)
+        defaults = {name: param.default for name, param in declared(type(self)).items()}
+        self._setDefault(**{name: value for name, value in defaults.items() if value is not None})
 
     def _set(self, **values: Any) -> Self:
         """Set Params by name, also where ``copy`` is given values."""
@@ -98,216 +94,154 @@ class BSPAUCModelParams(HasFeaturesCol, HasLabelCol, HasPredictionCol, HasRawPre
         """Value of ``positiveLabel``."""
         return self.getOrDefault(self.positiveLabel)
 
-    def getThreshold(self) -> float:
-        """Value of ``threshold``."""
-        return self.getOrDefault(self.threshold)
-
 
 class BSPAUCParams(BSPAUCModelParams, HasValidationIndicatorCol, HasSeed):
     """Params of the fit."""
 
-    validationIndicatorCol: Param[str] = text(
-        "validationIndicatorCol", "column name of the indicator: true for validation, false for training", _NAME
+    validationIndicatorCol = column("column name of the indicator: true for validation, false for training")
+    seed = CheckedParam(
+        "int", "random seed (a whole number)", "a whole number", TypeConverters.toInt, anything, default=0
     )
-    seed: Param[int] = param(
-        "seed",
-        "random seed (a whole number)",
-        checked(TypeConverters.toInt, anything, "a whole number", "seed"),
-    )
-    network: Param[str] = choice(
-        "network",
+    network = choice(
         "the scoring function: fully connected layers with ReLU, one linear layer, or random Fourier features of the "
         "Gaussian kernel",
         ("mlp", "linear", "kernel"),
+        default="mlp",
     )
-    hiddenLayers: Param[list[int]] = integers(
-        "hiddenLayers",
+    hiddenLayers = integers(
         "widths of the hidden layers of the mlp; seven of them and the output make the paper's eight fully "
         "connected layers",
         1,
         MOST_LAYERS,
+        default=[64] * 7,
     )
 
-    numRandomFeatures: Param[int] = integer(
-        "numRandomFeatures", "random features D of the kernel; each is a cosine and a sine", 1
-    )
-    kernelWidth: Param[Any] = param(
-        "kernelWidth",
+    numRandomFeatures = integer("random features D of the kernel; each is a cosine and a sine", 1, default=1000)
+    kernelWidth: CheckedParam[float | str] = CheckedParam(
+        "float | str",
         "width σ of the Gaussian kernel exp(−‖x − y‖²/2σ²): a number from 1e-30 to 1e30, or 'median', the median "
         "distance of rows",
-        checked(_width, _can_be_width, "a number from 1e-30 to 1e30, or 'median'", "kernelWidth"),
+        "a number from 1e-30 to 1e30, or 'median'",
+        _width,
+        _can_be_width,
+        default="median",
     )
-    featuresPerStep: Param[int] = integer(
-        "featuresPerStep",
+    featuresPerStep = integer(
         "random features whose coefficients a step of the kernel's training moves, in turn; 1 is the paper's "
         "Algorithm 3, 0 moves all",
         0,
+        default=0,
     )
 
-    selfPaced: Param[bool] = flag(
-        "selfPaced",
+    selfPaced = flag(
         "select easy rows round by round; False trains on all rows (the paper's DSAM, with the kernel TSAM)",
+        default=True,
     )
-    rounds: Param[int] = integer("rounds", "rounds T of selection and training", 1)
-    paceStart: Param[float] = number(
-        "paceStart",
+    rounds = integer("rounds T of selection and training", 1, default=10)
+    paceStart = number(
         "fraction of the rows kept in round 1, (V + U)/2; unset: 0.5, or, where paceEnd is automatic, the automatic "
         "fractions from the first round on",
         LEAST_FRACTION,
         1,
     )
-    paceEnd: Param[float] = number(
-        "paceEnd",
+    paceEnd = number(
         "fraction of the rows kept in the last round; unset: per class, one minus the estimated share of wrong "
         "labels, estimated anew each round",
         LEAST_FRACTION,
         1,
     )
-    paceSchedule: Param[str] = choice(
-        "paceSchedule",
+    paceSchedule = choice(
         "what rises: the kept fraction, or λ itself, by the factor lambdaGrowth (Algorithm 1) or linearly",
         ("fraction", "geometric", "linear"),
+        default="fraction",
     )
-    lambdaInit: Param[float] = number(
-        "lambdaInit", "λ of round 1; unset: the one that keeps paceStart of the rows", 0, LARGEST, open_low=True
+    lambdaInit = number("λ of round 1; unset: the one that keeps paceStart of the rows", 0, LARGEST, open_low=True)
+    lambdaGrowth = number("factor c of λ from round to round (geometric)", 1, LARGEST, default=1.2)
+    lambdaMax = number(
+        "largest λ, the paper's λ_∞; needed by the geometric and linear schedules", 0, LARGEST, open_low=True
     )
-    lambdaGrowth: Param[float] = number("lambdaGrowth", "factor c of λ from round to round (geometric)", 1, LARGEST)
-    lambdaMax: Param[float] = number(
-        "lambdaMax",
-        "largest λ, the paper's λ_∞; needed by the geometric and linear schedules",
-        0,
-        LARGEST,
-        open_low=True,
-    )
-    nu: Param[float] = number("nu", "weight ν of the balance between the classes: μ = ν·λ", 0, LARGEST)
-    mu: Param[float] = number("mu", "weight μ of the balance itself; unset: from nu", 0, LARGEST)
+    nu = number("weight ν of the balance between the classes: μ = ν·λ", 0, LARGEST, default=1.0)
+    mu = number("weight μ of the balance itself; unset: from nu", 0, LARGEST)
 
-    optimizer: Param[str] = choice(
-        "optimizer",
+    optimizer = choice(
         "sgd is Algorithm 2; adam adds the penalty to the gradient, adamw decouples it",
         ("adam", "adamw", "sgd"),
+        default="adamw",
     )
-    learningRate: Param[float] = number("learningRate", "learning rate η", 0, LARGEST_RATE, open_low=True)
-    batchSize: Param[int] = integer("batchSize", "positives, and as many negatives, per step", 1, 2**20)
-    stepsPerRound: Param[int] = integer("stepsPerRound", "steps of the θ block in each round", 1)
-    regParam: Param[float] = number(
-        "regParam",
+    learningRate = number("learning rate η", 0, LARGEST_RATE, open_low=True, default=3e-3)
+    batchSize = integer("positives, and as many negatives, per step", 1, 2**20, default=256)
+    stepsPerRound = integer("steps of the θ block in each round", 1, default=60)
+    regParam = number(
         "weight τ of the penalty Ω(θ) = ½‖θ‖² in the objective; with adamw, where the decay is decoupled, the rate of "
         "that decay, and the objective has no penalty; unset: 0.3, but for an mlp under adamw 6000 / rows, at most "
         "5, where that is more: few rows would be learned by heart",
         0,
         LARGEST_RATE,
     )
-    pairing: Param[str] = choice(
-        "pairing",
+    pairing = choice(
         "pairs of a batch: every one, or the j-th positive with the j-th negative (paper)",
         ("all", "matched"),
+        default="all",
     )
-    averaging: Param[float] = number(
-        "averaging", "decay of the moving average of θ over steps, which scores and is saved; 0 is off", 0, 1
+    averaging = number(
+        "decay of the moving average of θ over steps, which scores and is saved; 0 is off", 0, 1, default=0.99
     )
-    pretrainSteps: Param[int] = integer("pretrainSteps", "steps on a small share of the rows before round 1", 0)
-    pretrainFraction: Param[float] = number(
-        "pretrainFraction", "share of each class used by the pre-training", 0, 1, open_low=True
-    )
-    ensureDescent: Param[bool] = flag(
-        "ensureDescent",
+    pretrainSteps = integer("steps on a small share of the rows before round 1", 0, default=60)
+    pretrainFraction = number("share of each class used by the pre-training", 0, 1, open_low=True, default=1.0)
+    ensureDescent = flag(
         "redo a θ block that raised its objective with half the learning rate, at most three times, then keep the "
         "old θ",
+        default=False,
     )
-    patience: Param[int] = integer(
-        "patience",
-        "with validationIndicatorCol: stop after so many rounds without a better validation AUC; 0: never",
-        0,
+    patience = integer(
+        "with validationIndicatorCol: stop after so many rounds without a better validation AUC; 0: never", 0, default=0
     )
-    stagingDir: Param[str] = location(
-        "stagingDir",
+    stagingDir = location(
         "folder that the driver and all executors see, or a URI of an object store, for the staged rows, which are "
         "removed after the fit; unset: the system's temporary folder, on a local master, and on Spark Connect that of "
-        "the client, to which the rows then come",
+        "the client, to which the rows then come"
     )
-    numProcesses: Param[int] = integer(
-        "numProcesses",
+    numProcesses = integer(
         "workers that train θ; 0: on a local master and on Spark Connect this process, on a cluster one per executor, "
         "with useGpu per GPU",
         0,
+        default=0,
+        learning=False,
     )
-    localMode: Param[bool] = flag(
-        "localMode",
+    localMode = flag(
         "True: the workers are processes beside the driver, False: tasks on executors; unset: as the master is",
+        learning=False,
     )
-    useGpu: Param[bool] = flag(
-        "useGpu", "train on GPUs: each worker on the one that Spark assigned to it, this process on the first one"
+    useGpu = flag(
+        "train on GPUs: each worker on the one that Spark assigned to it, this process on the first one",
+        default=False,
+        learning=False,
     )
-    mixedPrecision: Param[bool] = flag(
-        "mixedPrecision", "on GPUs, compute the layers of a training step in bfloat16; θ and all scores stay float32"
+    mixedPrecision = flag(
+        "on GPUs, compute the layers of a training step in bfloat16; θ and all scores stay float32", default=False
     )
-    checkpointDir: Param[str] = location(
-        "checkpointDir",
+    checkpointDir = location(
         "folder, or URI of an object store, where each finished round is saved until the fit ends; a fit with the same "
-        "Params and data that finds saved rounds there goes on after them",
+        "Params and data that finds saved rounds there goes on after them"
     )
-    maxRestarts: Param[int] = integer(
-        "maxRestarts", "how often lost workers are started again, from the last finished round", 0
+    maxRestarts = integer(
+        "how often lost workers are started again, from the last finished round", 0, default=2, learning=False
     )
-    exactRows: Param[int] = integer(
-        "exactRows",
+    exactRows = integer(
         "scores of a class that are sorted on the driver, 4 bytes each; of a larger class histograms and the few bins "
         "that matter come to it, and the selection is the same",
         0,
         2**40,
+        default=50_000_000,
     )
-    tracking: Param[str] = choice(
-        "tracking",
+    tracking = choice(
         "MLflow: 'auto' logs the fit to the active run, if there is one, 'on' to a run of its own, nested under an "
         "active one",
         ("auto", "on", "off"),
+        default="auto",
+        learning=False,
     )
-    verbose: Param[bool] = flag("verbose", "show a progress bar over the rounds")
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self._setDefault(**DEFAULTS)
-
-
-DEFAULTS: dict[str, Any] = {
-    "seed": 0,
-    "network": "mlp",
-    "hiddenLayers": [64] * 7,
-    "numRandomFeatures": 1000,
-    "kernelWidth": "median",
-    "featuresPerStep": 0,
-    "selfPaced": True,
-    "rounds": 10,
-    "paceSchedule": "fraction",
-    "lambdaGrowth": 1.2,
-    "nu": 1.0,
-    "optimizer": "adamw",
-    "learningRate": 3e-3,
-    "batchSize": 256,
-    "stepsPerRound": 60,
-    "pairing": "all",
-    "averaging": 0.99,
-    "pretrainSteps": 60,
-    "pretrainFraction": 1.0,
-    "ensureDescent": False,
-    "patience": 0,
-    "numProcesses": 0,
-    "useGpu": False,
-    "mixedPrecision": False,
-    "maxRestarts": 2,
-    "exactRows": 50_000_000,
-    "tracking": "auto",
-    "verbose": True,
-}
-
-
-# Params that say where a fit runs and what its output is called, not what it learns.
-_NOT_LEARNING = {
-    *("featuresCol", "labelCol", "predictionCol", "rawPredictionCol", "probabilityCol", "validationIndicatorCol"),
-    *("numProcesses", "localMode", "useGpu", "stagingDir", "checkpointDir", "maxRestarts", "tracking", "verbose"),
-    "threshold",
-}
+    verbose = flag("show a progress bar over the rounds", default=True, learning=False)
 
 
 def optional(params: BSPAUCParams, name: str) -> Any:
@@ -317,8 +251,8 @@ def optional(params: BSPAUCParams, name: str) -> Any:
 
 def learning_params(params: BSPAUCParams) -> dict[str, Any]:
     """The Params that decide what is learned from given rows, by name."""
-    values = {param.name: params.getOrDefault(param) for param in params.params if params.isDefined(param)}
-    return {name: value for name, value in values.items() if name not in _NOT_LEARNING}
+    names = [name for name, param in declared(type(params)).items() if param.learning and params.isDefined(name)]
+    return {name: params.getOrDefault(name) for name in names}
 
 
 def check_together(params: BSPAUCParams) -> None:

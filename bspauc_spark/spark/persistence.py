@@ -13,12 +13,12 @@ from pyspark.ml import Model
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReader, MLWriter
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
-from pyspark.sql.utils import is_remote
 
-from bspauc_spark.errors import MalformedError, ModelFormatError, without_credentials
-from bspauc_spark.rows.storage import shown
+from bspauc_spark.errors import MalformedError, ModelFormatError, cause, shown
+from bspauc_spark.saved import FORMAT_VERSION, JSON_NAME, WEIGHTS_NAME, named, reading
 from bspauc_spark.schema import brief, mapping, parse, plain, record, text, within
-from bspauc_spark.scorer import FORMAT_VERSION, JSON_NAME, WEIGHTS_NAME, Scorer, reading
+from bspauc_spark.scorer import Scorer
+from bspauc_spark.spark.session import is_connect
 
 _CHUNK_BYTES = 4 << 20
 _MOST_METADATA_BYTES = 1 << 20
@@ -48,7 +48,7 @@ class ModelWriter(MLWriter):
 
     def _handleOverwrite(self, path: str) -> None:
         # The base class asks the JVM to delete the folder, and a Connect client has none.
-        if is_remote():
+        if is_connect(_session(self)):
             from pyspark.ml.connect.readwrite import RemoteMLWriter
 
             RemoteMLWriter.handleOverwrite(path, True)
@@ -79,7 +79,7 @@ class ModelReader(StageReader):
     """Reads what ``ModelWriter`` wrote."""
 
     def _restore(self, spark: SparkSession, path: str, metadata: dict[str, Any]) -> Any:
-        scorer = Scorer.from_blobs(_blobs(spark, f"{path}/data"), _named(path))
+        scorer = Scorer.from_blobs(_blobs(spark, f"{path}/data"), named(path))
         model = _with_params(self._cls(scorer), metadata)
         # Asked for now, so that it is refused now.
         with within(JSON_NAME):
@@ -87,32 +87,18 @@ class ModelReader(StageReader):
         return model
 
 
-def _named(path: str) -> str:
-    return f"the model at {shown(path)}"
-
-
 @contextlib.contextmanager
 def _reading(path: str) -> Iterator[None]:
     """Turn whatever Spark or we find wrong with a saved stage into an error about it."""
     try:
-        with reading(_named(path)):
+        with reading(named(path)):
             yield
     except (PySparkException, Py4JError) as error:
         if "PATH_NOT_FOUND" in str(error):
             raise ModelFormatError(
-                f"{_named(path)} is not there, or lacks its folders metadata and data. Check the path."
+                f"{named(path)} is not there, or lacks its folders metadata and data. Check the path."
             ) from error
-        raise ModelFormatError(f"{_named(path)} cannot be read: {cause(error)}") from error
-
-
-def cause(error: Exception) -> str:
-    """Why, in one line without credentials; of what Java raised, the file and the innermost cause."""
-    said = without_credentials(str(error).strip())
-    causes: list[str] = re.findall(r"^(?:Caused by)?: (.*)", said, re.MULTILINE)
-    file = re.search(r"reading file (\S+?)\.? ", said)
-    if causes:
-        return causes[-1] + (f" ({file[1]})" if file else "")
-    return (said.splitlines() or [type(error).__name__])[0]
+        raise ModelFormatError(f"{named(path)} cannot be read: {cause(error)}") from error
 
 
 _METADATA = {

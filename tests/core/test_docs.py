@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import re
-import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,13 +26,18 @@ def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-def test_the_api_page_is_what_the_docstrings_say() -> None:
-    sys.path.insert(0, str(ROOT / "tools"))
-    try:
-        import api
-    finally:
-        sys.path.pop(0)
+@pytest.fixture
+def api(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(ROOT / "tools")
+    return importlib.import_module("api")
+
+
+def test_the_api_page_is_what_the_docstrings_say(api: Any) -> None:
     assert api.PAGE.read_text() == api.render(), "run: python tools/api.py"
+
+
+def test_editors_and_mypy_read_the_accessors_that_the_params_make(api: Any) -> None:
+    assert api.STUB.read_text() == api.render_stub(), "run: python tools/api.py"
 
 
 def test_the_page_of_params_names_every_param() -> None:

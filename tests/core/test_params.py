@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import pickle
 from typing import Any
@@ -13,6 +14,7 @@ from pyspark.ml.tuning import ParamGridBuilder
 
 from bspauc_spark import BSPAUCClassifier, BSPAUCModel
 from bspauc_spark.errors import InvalidParamError
+from bspauc_spark.spark.converters import declared
 from bspauc_spark.spark.params import check_together
 
 NUMBERS = (True, "1", None, math.nan, math.inf, -math.inf, [1.0], {}, b"1", 10**400, np.array([1.0, 2.0]))
@@ -81,6 +83,37 @@ def test_numbers_and_flags_of_numpy_are_taken_whatever_their_size() -> None:
     assert estimator.getSelfPaced() is False
     assert estimator.getHiddenLayers() == [3, 4]
     assert estimator.setHiddenLayers([np.int16(5)]).getHiddenLayers() == [5]
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_every_param_has_a_getter_and_a_setter_that_say_what_it_is(name: str) -> None:
+    estimator = BSPAUCClassifier()
+    param = declared(BSPAUCClassifier)[name]
+    getter, setter = (getattr(estimator, f"{verb}{name[0].upper()}{name[1:]}") for verb in ("get", "set"))
+    value = {"float": 0.5, "str": "a", "bool": True}[param.kind] if param.default is None else param.default
+    assert setter(value) is estimator
+    assert estimator.isSet(name)
+    assert getter() == value
+    assert setter.__doc__ == f"Set ``{name}``: {param.doc}."
+    assert name in getter.__doc__
+
+
+def test_the_constructor_shows_every_param_as_a_keyword_with_its_default() -> None:
+    estimator = BSPAUCClassifier()
+    shown = {
+        name: one.default
+        for name, one in inspect.signature(BSPAUCClassifier).parameters.items()
+        if one.kind is one.KEYWORD_ONLY
+    }
+    defaults = {one.name: estimator.getOrDefault(one) for one in estimator.params if estimator.hasDefault(one)}
+    assert shown == {**dict.fromkeys(BAD), **defaults}
+
+
+def test_the_constructor_takes_keywords_that_it_knows_and_no_others() -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'roundz'"):
+        BSPAUCClassifier(roundz=3)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="positional"):
+        BSPAUCClassifier("features")  # type: ignore[call-arg]
 
 
 def test_a_name_that_is_no_param_is_refused() -> None:

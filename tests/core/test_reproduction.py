@@ -10,7 +10,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from bspauc_spark import BSPAUCClassifier
-from bspauc_spark.reproduction import cells, paper, tables
+from bspauc_spark.reproduction import cells, paper, paper_tables
 from bspauc_spark.reproduction.cells import Cell, Task, run
 from bspauc_spark.reproduction.methods import METHODS, fit_arrays
 
@@ -33,15 +33,15 @@ def test_the_papers_figures_are_where_they_belong() -> None:
     assert paper.TABLE_2["poker",]["koil"] is None
     assert paper.TABLE_3["a9a", "flip", "30"]["bspauc"] == (0.883, 0.010)
     assert paper.TABLE_3["cod-rna", "poison", "10"]["dsam"] == (0.973, 0.004)
-    assert tables.in_paper(Cell("aloi27"), "opauc") == (0.998, 0.001)
-    assert tables.in_paper(Cell("rcv1", "poison", 20), "ppd") == (0.918, 0.005)
-    assert tables.in_paper(Cell("rcv1", "poison", 20), "xgboost") is None
+    assert paper_tables.in_paper(Cell("aloi27"), "opauc") == (0.998, 0.001)
+    assert paper_tables.in_paper(Cell("rcv1", "poison", 20), "ppd") == (0.918, 0.005)
+    assert paper_tables.in_paper(Cell("rcv1", "poison", 20), "xgboost") is None
 
 
 def test_every_cell_of_table_3_has_the_papers_figures() -> None:
-    wanted = {(cell.dataset, cell.noise, str(cell.percent)) for cell in tables.cells(3)}
+    wanted = {(cell.dataset, cell.noise, str(cell.percent)) for cell in paper_tables.cells(3)}
     assert wanted == set(paper.TABLE_3)
-    assert len(tables.cells(2)) == len(paper.TABLE_2) == 8
+    assert len(paper_tables.cells(2)) == len(paper.TABLE_2) == 8
 
 
 def test_every_method_has_the_same_budget() -> None:
@@ -130,12 +130,12 @@ def test_tables_show_mean_and_spread_beside_the_paper() -> None:
     records = [record(cell, "bspauc", trial, auc) for trial, auc in enumerate((0.87, 0.88, 0.89))]
     records += [record(cell, "dsam", trial, auc) for trial, auc in enumerate((0.84, 0.85))]
     records += [record(cell, "xgboost", 0, 0.9)]
-    summary = tables.summarise(records, tables.cells(3))
+    summary = paper_tables.summarise(records, paper_tables.cells(3))
     assert len(summary) == 3
     row = summary.set_index("method").loc["bspauc"]
     assert (row["auc"], row["trials"], row["paper_auc"]) == (pytest.approx(0.88), 3, 0.883)
     assert row["std"] == pytest.approx(np.std([0.87, 0.88, 0.89], ddof=1))
-    text = tables.markdown(summary)
+    text = paper_tables.markdown(summary)
     assert "| BSPAUC | DSAM | XGBoost |" in text
     assert "0.880 ± 0.010<br>paper 0.883 | 0.845 ± 0.007<br>paper 0.811 | **0.900** |" in text
 
@@ -148,7 +148,7 @@ def test_wins_count_the_papers_methods_and_name_the_cells_that_are_lost() -> Non
         for trial, shift in enumerate((-0.005, 0.005)):
             records += [record(cell, "bspauc", trial, ours + shift), record(cell, "dsam", trial, theirs + shift)]
             records += [record(cell, "xgboost", trial, 0.99)]
-    text = tables.wins(tables.summarise(records, tables.cells(3)))
+    text = paper_tables.wins(paper_tables.summarise(records, paper_tables.cells(3)))
     assert "| DSAM | 1 | 0 | 2 | -0.0113 |" in text
     assert "best in 1 of 3 cells, and within one standard deviation of the best in 1 more" in text
     assert "Below that: a9a, 30 % flip (DSAM 0.8500, BSPAUC 0.8000)." in text
@@ -159,7 +159,8 @@ def test_kernel_bspauc_is_compared_with_tsam() -> None:
     records = [
         record(cell, method, 0, auc) for method, auc in (("bspauc", 0.9), ("bspauc-kernel", 0.9), ("tsam", 0.88))
     ]
-    assert "Kernel BSPAUC against TSAM, on average: +0.0200" in tables.wins(tables.summarise(records, tables.cells(3)))
+    summary = paper_tables.summarise(records, paper_tables.cells(3))
+    assert "Kernel BSPAUC against TSAM, on average: +0.0200" in paper_tables.wins(summary)
 
 
 def test_figures_have_a_panel_for_each_data_set_and_a_line_for_each_ratio() -> None:
@@ -169,6 +170,6 @@ def test_figures_have_a_panel_for_each_data_set_and_a_line_for_each_ratio() -> N
         for nu in (0.0, 1.0)
         for largest in (0.1, 1.0)
     )
-    figure = tables.plot(points, "auc", "test AUC")
+    figure = paper_tables.plot(points, "auc", "test AUC")
     assert [axis.get_title(loc="left") for axis in figure.axes] == ["a9a", "rcv1"]
     assert [len(axis.lines) for axis in figure.axes] == [2, 2]

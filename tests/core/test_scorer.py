@@ -17,7 +17,8 @@ from scipy import sparse
 
 from bspauc_spark.errors import InvalidFeaturesError, ModelFormatError
 from bspauc_spark.rows.kinds import CHUNK_ROWS
-from bspauc_spark.scorer import JSON_NAME, WEIGHTS_NAME, LossCurves, Scorer, balanced_threshold
+from bspauc_spark.saved import JSON_NAME, WEIGHTS_NAME
+from bspauc_spark.scorer import LossCurves, Scorer, balanced_threshold
 from bspauc_spark.selection import Selection, solve
 from bspauc_spark.selection.label_noise import estimate_label_noise
 from bspauc_spark.statistics import ClassScores, negative_losses, positive_losses

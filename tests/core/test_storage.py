@@ -15,10 +15,10 @@ import pyarrow as pa
 import pytest
 
 from bspauc_spark import BSPAUCModel
-from bspauc_spark.errors import InvalidParamError, without_credentials
+from bspauc_spark.errors import InvalidParamError, shown, without_credentials
 from bspauc_spark.flavor import plain
 from bspauc_spark.rows import storage
-from bspauc_spark.rows.storage import DiskFolder, Folder, folder, shown
+from bspauc_spark.rows.storage import DiskFolder, Folder, folder
 from bspauc_spark.serving import Predictor
 from tests.servers import ObjectStore, object_store
 
@@ -169,6 +169,10 @@ def test_messages_show_no_credentials(location: str, wanted: str) -> None:
         ("no answer from http://user:sec/ret@host:5000", "no answer from http://host:5000"),
         ("postgresql://user:sec@ret@host/runs?password=secret, twice", "postgresql://host/runs, twice"),
         ("http://host/api is down", "http://host/api is down"),
+        ("https://token@host/api failed.", "https://host/api failed."),
+        ("open('s3://key:secret@bucket/a?x=1', 'r')", "open('s3://bucket/a', 'r')"),
+        ("s3:/key:secret/bucket: no such folder", "s3:/…: no such folder"),
+        ("abfss://container@account/a is not there", "abfss://container@account/a is not there"),
     ],
 )
 def test_addresses_in_a_text_lose_their_credentials(said: str, wanted: str) -> None:

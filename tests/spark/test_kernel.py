@@ -11,7 +11,6 @@ from pyspark.sql import functions as sf
 from sklearn.metrics import roc_auc_score
 
 from bspauc_spark import BSPAUCClassifier, BSPAUCModel
-from bspauc_spark.baselines.opauc import Moments, class_moments
 from bspauc_spark.errors import InvalidParamError
 from bspauc_spark.noise import flip_dataframe
 from tests.conftest import FAST
@@ -60,15 +59,6 @@ def test_the_width_is_the_one_given_or_the_median_distance(moons: DataFrame) -> 
 def test_a_table_of_frequencies_that_is_too_large_is_refused(moons: DataFrame) -> None:
     with pytest.raises(InvalidParamError, match=r"numRandomFeatures 200000000 for 6 features needs a table of 4\.8 GB"):
         BSPAUCClassifier(**{**KERNEL, "numRandomFeatures": 200_000_000}).fit(moons)
-
-
-def test_moments_come_from_one_aggregate(moons: DataFrame) -> None:
-    rows = moons.select("features", "label").collect()
-    x, y = np.array([row["features"].toArray() for row in rows]), np.array([row["label"] for row in rows]) == 1
-    for found, wanted in zip(class_moments(moons.repartition(3)), (Moments.of(x[y]), Moments.of(x[~y])), strict=True):
-        assert found.count == wanted.count
-        np.testing.assert_allclose(found.mean, wanted.mean, atol=1e-12)
-        np.testing.assert_allclose(found.covariance, wanted.covariance, atol=1e-10)
 
 
 def test_a_dataframe_is_flipped_far_from_the_hyperplane_whatever_its_partitions(moons: DataFrame) -> None:

@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from scipy import sparse
 
 from bspauc_spark import BSPAUCClassifier, BSPAUCModel
-from bspauc_spark.scorer import FORMAT_VERSION
+from bspauc_spark.saved import FORMAT_VERSION
 from bspauc_spark.serving import Predictor
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"

@@ -101,6 +101,11 @@ class Scorer:
     summary: Mapping[str, Any]
     positive_label: float = 1.0
 
+    def __post_init__(self) -> None:
+        # Scores of all rows of a fit, up to 400 MB, would live as long as the model; of them it needs the objective.
+        if self.selection.scores is not None:
+            object.__setattr__(self, "selection", Selection.from_dict(self.selection.to_dict()))
+
     @cached_property
     def network(self) -> ScoringNetwork:
         """The network with its weights, ready to score."""

@@ -7,6 +7,7 @@ import json
 import struct
 import subprocess
 import sys
+import weakref
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -422,3 +423,16 @@ def test_the_mathematics_and_the_staging_tasks_need_no_torch() -> None:
         "import bspauc_spark.selection.pace\n"
         "import bspauc_spark.noise, bspauc_spark.rows.shard_task, bspauc_spark.rows.arrow\n",
     )
+
+
+def test_a_scorer_holds_no_scores_of_the_rows_it_was_fitted_on(scorer: Scorer) -> None:
+    pos, neg = noisy_scores()
+    selection = solve(pos, neg, 0.6, 0.6)
+    held = dataclasses.replace(scorer, selection=selection)
+    again = dataclasses.replace(held, threshold=1.0)
+    assert held.selection.scores is None
+    assert held.selection.to_dict() == again.selection.to_dict() == selection.to_dict()
+    assert selection.scores == (pos, neg)
+    watched = weakref.ref(pos.sorted)
+    del pos, neg, selection
+    assert watched() is None

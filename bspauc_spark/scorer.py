@@ -219,13 +219,14 @@ def cached_scorer(digest: str, blobs: Mapping[str, bytes]) -> Scorer:
     """The scorer of ``blobs``, built once per process: a Spark worker runs many tasks of one transform."""
     if digest not in _loaded:
         torch.set_num_threads(1)
+        if not gc.get_freeze_count():
+            # Spark's workers collect garbage in every task, and torch's import leaves hundreds of thousands of objects
+            # to look through: set aside, they cost a task nothing. Once, for what is set aside is never collected.
+            gc.collect()
+            gc.freeze()
         if len(_loaded) >= 8:
             _loaded.pop(next(iter(_loaded)))
         _loaded[digest] = Scorer.from_blobs(blobs)
-        # Spark's workers collect garbage in every task, and torch's import leaves hundreds of thousands of objects to
-        # look through: set aside, they cost a task nothing.
-        gc.collect()
-        gc.freeze()
     return _loaded[digest]
 
 

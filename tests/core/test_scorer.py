@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import pickle
 import struct
 import subprocess
 import sys
@@ -436,3 +437,29 @@ def test_a_scorer_holds_no_scores_of_the_rows_it_was_fitted_on(scorer: Scorer) -
     watched = weakref.ref(pos.sorted)
     del pos, neg, selection
     assert watched() is None
+
+
+def test_what_a_reused_worker_holds_while_it_loads_models_is_not_held_for_ever(scorer: Scorer) -> None:
+    blobs = [dataclasses.replace(scorer, threshold=float(n)).to_blobs() for n in range(12)]
+    script = """
+import gc, pickle, sys, weakref
+from bspauc_spark.scorer import cached_scorer
+
+class Batch:
+    def __init__(self):
+        self.itself = self
+
+held = []
+for number, blobs in enumerate(pickle.load(sys.stdin.buffer)):
+    batch = Batch()
+    scorer = cached_scorer(str(number), blobs)
+    held.append((weakref.ref(batch), weakref.ref(scorer.network)))
+    del batch, scorer
+    gc.collect()
+    frozen = frozen if number else gc.get_freeze_count()
+batches, networks = (sum(one() is not None for one in some) for some in zip(*held))
+print(batches, networks, frozen > 50_000, gc.get_freeze_count() <= frozen)
+"""
+    done = subprocess.run([sys.executable, "-c", script], input=pickle.dumps(blobs), capture_output=True, check=True)
+    # Of the first, which was there when torch's objects were set aside; and the models that are kept.
+    assert done.stdout.split() == [b"1", b"8", b"True", b"True"]

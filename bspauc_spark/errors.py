@@ -84,7 +84,36 @@ class ModelFormatError(BSPAUCError):
     """A saved model that cannot be read: damaged, or written in another format."""
 
 
+# In these, what stands before the @ names a container.
+_WITH_CONTAINERS = ("abfs", "abfss", "wasb", "wasbs")
+_USER = re.compile(r"([A-Za-z][\w+.-]*)?://(\S*)@")
+# A closing quote, bracket or full stop is the sentence's.
+_QUERY = re.compile(r"(://[^\s?]*)\?\S*?(?=[\"'),.;:]*(?:\s|$))")
+_VALUE = r"(\s*=\s*)(?:'[^']*'|\"[^\"]*\"|%s*[^\s;&'\",).])"
+_NAMED = [
+    re.compile(rf"(?i)\b({names}){_VALUE % characters}")
+    for names, characters in (
+        # Of these, the value is a query itself.
+        (r"sharedaccesssignature|sas[_-]?token", r"[^\s;'\"]"),
+        (r"sig|pwd|[\w-]*(?:password|passwd|secret|token|signature|credential)s?", r"[^\s;&'\"]"),
+        (r"[\w-]*(?:account|access|secret|shared|private|api)[\w-]*key", r"[^\s;&'\"]"),
+    )
+]
+
+
 def without_credentials(text: str) -> str:
-    """Addresses in ``text`` without user, password and query, which may hold keys: for messages and for MLflow."""
+    """``text`` for messages and for MLflow: addresses in it without user, password and query, and no named secrets."""
     # Up to the last @ of a word: a password that was not encoded may hold any of / ? # too.
-    return re.sub(r"(://[^\s?'\"]*)\?[^\s'\",)]*", r"\1", re.sub(r"://\S*@", "://", text))
+    return without_named_secrets(_QUERY.sub(r"\1", _USER.sub(_without_user, text)))
+
+
+def without_named_secrets(text: str) -> str:
+    """``text`` without the values of ``AccountKey=…``, ``sig=…``, ``password=…`` and the like."""
+    for named in _NAMED:
+        text = named.sub(lambda found: f"{found[1]}{found[2]}…", text)
+    return text
+
+
+def _without_user(found: re.Match[str]) -> str:
+    scheme, user = found[1] or "", found[2]
+    return found[0] if scheme in _WITH_CONTAINERS and not re.search("[:/?#]", user) else f"{scheme}://"

@@ -87,6 +87,16 @@ class ModelFormatError(BSPAUCError):
     """A saved model that cannot be read: damaged, or written in another format."""
 
 
+_VALUE = r"(\s*=\s*)(?:'[^']*'|\"[^\"]*\"|%s*[^\s;&'\",).])"
+_NAMED = [
+    re.compile(rf"(?i)\b({names}){_VALUE % characters}")
+    for names, characters in (
+        # Of these, the value is a query itself.
+        (r"sharedaccesssignature|sas[_-]?token", r"[^\s;'\"]"),
+        (r"sig|pwd|[\w-]*(?:password|passwd|secret|token|signature|credential)s?", r"[^\s;&'\"]"),
+        (r"[\w-]*(?:account|access|secret|shared|private|api)[\w-]*key", r"[^\s;&'\"]"),
+    )
+]
 # What stands before the @ of their URIs is a container, unless it has a colon; elsewhere it is a user or a token.
 _STORES = ("abfs", "abfss", "gs", "gcs", "hdfs", "s3", "viewfs", "wasb", "wasbs")
 
@@ -95,7 +105,7 @@ def shown(location: str) -> str:
     """A location as messages may show it: without the credentials that a URI can hold, well formed or not."""
     uri = re.fullmatch(r"([A-Za-z][\w+.-]+)(://?)(.*)", location, re.DOTALL)
     if not uri:
-        return location
+        return without_named_secrets(location)
     scheme, slashes, rest = uri.groups()
     user, at, place = rest.rpartition("@")
     # abfss://container@account has no secret there, s3://key:secret@bucket has, and it may hold / ? # as they are.
@@ -107,9 +117,17 @@ def shown(location: str) -> str:
 
 
 def without_credentials(text: str) -> str:
-    """A text with its URIs as they may be shown: for messages and for MLflow."""
+    """A text for messages and for MLflow: URIs in it as they may be shown, and no named secrets."""
     # A word's last punctuation is the sentence's.
-    return re.sub(r"[A-Za-z][\w+.-]+:/\S*?(?=['\"),.:;}\]]*(\s|$))", lambda uri: shown(uri[0]), text)
+    shown_uris = re.sub(r"[A-Za-z][\w+.-]+:/\S*?(?=['\"),.:;}\]]*(\s|$))", lambda uri: shown(uri[0]), text)
+    return without_named_secrets(shown_uris)
+
+
+def without_named_secrets(text: str) -> str:
+    """``text`` without the values of ``AccountKey=…``, ``sig=…``, ``password=…`` and the like."""
+    for named in _NAMED:
+        text = named.sub(lambda found: f"{found[1]}{found[2]}…", text)
+    return text
 
 
 def cause(error: Exception) -> str:
@@ -124,4 +142,4 @@ def cause(error: Exception) -> str:
 
 def reason(error: OSError) -> str:
     """Why the system refuses a place that the message names itself."""
-    return error.strerror or cause(error)
+    return without_credentials(error.strerror) if error.strerror else cause(error)

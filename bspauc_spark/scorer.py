@@ -21,12 +21,12 @@ from bspauc_spark.rows.rows import Batch, SparseBatch
 from bspauc_spark.rows.storage import on_disk
 from bspauc_spark.selection import Selection
 from bspauc_spark.selection.label_noise import LabelNoise
-from bspauc_spark.statistics import OrderedScores, negative_losses, positive_losses
+from bspauc_spark.statistics import CountArray, OrderedScores, as_scores, negative_losses, positive_losses
 from bspauc_spark.statistics.binned import exact_on_bins
 from bspauc_spark.theta.networks import NetworkSpec, ScoringNetwork
 from bspauc_spark.theta.scoring import score_chunks
 
-_CURVE_POINTS = 2049
+_CURVE_POINTS = 1025
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,11 +40,8 @@ class LossCurves:
     @classmethod
     def of(cls, pos: OrderedScores, neg: OrderedScores, selection: Selection) -> LossCurves:
         """The curves for the rows that ``selection`` keeps."""
-        low, high = min(pos.at(0), neg.at(0)), max(pos.at(len(pos) - 1), neg.at(len(neg) - 1))
-        low, high = low - max(1.0, 1e-6 * abs(low)), high + max(1.0, 1e-6 * abs(high))
-        scores = np.linspace(low, high, _CURVE_POINTS)
         kept = (selection.positive_fraction * len(pos), selection.negative_fraction * len(neg))
-        return cls(scores, positive_losses(scores, neg, kept[1]), negative_losses(scores, pos, kept[0]))
+        return cls(*_curves(pos, neg, *kept))
 
     def losses(self, scores: npt.ArrayLike, is_positive: npt.NDArray[np.bool_]) -> FloatArray:
         """Loss of rows with these scores and labels; outside the curve it goes on as a line."""
@@ -53,11 +50,40 @@ class LossCurves:
 
     def _at(self, x: FloatArray, curve: FloatArray) -> FloatArray:
         low, high = self.scores[0], self.scores[-1]
-        step = self.scores[1] - low
-        below = np.minimum(x - low, 0) * (curve[1] - curve[0]) / step
-        above = np.maximum(x - high, 0) * (curve[-1] - curve[-2]) / step
+        below = np.minimum(x - low, 0) * (curve[1] - curve[0]) / (self.scores[1] - low)
+        above = np.maximum(x - high, 0) * (curve[-1] - curve[-2]) / (high - self.scores[-2])
         line: FloatArray = np.interp(x, self.scores, curve) + below + above
         return np.maximum(line, 0.0)
+
+
+@exact_on_bins
+def _curves(
+    pos: OrderedScores, neg: OrderedScores, positive_kept: float, negative_kept: float
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Points, and both losses at them.
+
+    ``l⁺`` bends at the negatives' scores + 1 and ``l⁻`` at the positives' − 1. Between two neighbouring points a line
+    is off by at most a quarter of their distance times the share of rows at whose scores the curve bends there.
+    Quantiles of the bends bound that share by 1/1024, equidistant points the distance by 1/1024 of the whole range: the
+    error is below the range / 4,000,000, however the scores lie. Of a class with fewer rows every bend is a point, so
+    there is no error at all.
+    """
+    bends = [neg.many(_spread_ranks(len(neg))) + 1.0, pos.many(_spread_ranks(len(pos))) - 1.0]
+    low, high = min(float(b.min()) for b in bends), max(float(b.max()) for b in bends)
+    # Beyond the last bends, so that the curves end as the lines by which they go on.
+    low, high = low - max(1.0, 1e-6 * abs(low)), high + max(1.0, 1e-6 * abs(high))
+    most = float(np.finfo(np.float32).max)
+    points = np.clip(np.concatenate([*bends, np.linspace(low, high, _CURVE_POINTS)]), -most, most)
+    # As float32, in which losses are computed; two points may have become one.
+    scores = np.unique(as_scores(points)).astype(np.float64)
+    return scores, positive_losses(scores, neg, negative_kept), negative_losses(scores, pos, positive_kept)
+
+
+def _spread_ranks(rows: int) -> CountArray:
+    """Ranks at equal distances and, since tails are thin, at distances that double from both ends."""
+    doubling = 2 ** np.arange(int(rows).bit_length())
+    even = np.linspace(0, rows - 1, min(rows, _CURVE_POINTS)).astype(np.int64)
+    return np.unique(np.clip(np.concatenate([even, doubling - 1, rows - doubling]), 0, rows - 1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +100,11 @@ class Scorer:
     curves: LossCurves
     summary: Mapping[str, Any]
     positive_label: float = 1.0
+
+    def __post_init__(self) -> None:
+        # Scores of all rows of a fit, up to 400 MB, would live as long as the model; of them it needs the objective.
+        if self.selection.scores is not None:
+            object.__setattr__(self, "selection", Selection.from_dict(self.selection.to_dict()))
 
     @cached_property
     def network(self) -> ScoringNetwork:
@@ -188,13 +219,14 @@ def cached_scorer(digest: str, blobs: Mapping[str, bytes]) -> Scorer:
     """The scorer of ``blobs``, built once per process: a Spark worker runs many tasks of one transform."""
     if digest not in _loaded:
         torch.set_num_threads(1)
+        if not gc.get_freeze_count():
+            # Spark's workers collect garbage in every task, and torch's import leaves hundreds of thousands of objects
+            # to look through: set aside, they cost a task nothing. Once, for what is set aside is never collected.
+            gc.collect()
+            gc.freeze()
         if len(_loaded) >= 8:
             _loaded.pop(next(iter(_loaded)))
         _loaded[digest] = Scorer.from_blobs(blobs)
-        # Spark's workers collect garbage in every task, and torch's import leaves hundreds of thousands of objects to
-        # look through: set aside, they cost a task nothing.
-        gc.collect()
-        gc.freeze()
     return _loaded[digest]
 
 

@@ -10,7 +10,6 @@ import contextlib
 import io
 import logging
 import os
-import re
 import shutil
 import tempfile
 import time
@@ -27,13 +26,13 @@ import pyarrow.fs as pafs
 
 from bspauc_spark import liveness
 from bspauc_spark.errors import InvalidParamError, reason, shown
+from bspauc_spark.rows.locations import connect, scheme_of, without_secrets
 
 logger = logging.getLogger("bspauc_spark")
 
 _SCHEMES = ("abfs", "abfss", "gs", "gcs", "hdfs", "s3", "viewfs")
 # What is larger is not read into memory, but piece by piece.
 _CHUNK = 4 << 20
-_DELAYED = "allow_delayed_open"
 # Tasks of a cancelled job are gone by then.
 _REMOVAL_SECONDS = 3.0
 
@@ -135,7 +134,7 @@ class Folder(ABC):
 
 def folder(location: str) -> Folder:
     """The folder at a path or at a URI that ``pyarrow.fs`` knows."""
-    scheme = _scheme(location)
+    scheme = scheme_of(location)
     if scheme is None:
         return DiskFolder(Path(os.path.expanduser(location)))
     try:
@@ -159,7 +158,7 @@ def folder(location: str) -> Folder:
 
 def on_disk(location: str | Path) -> Path:
     """A path of this machine, as it is or as a ``file:`` URI; what a URI of other storage names is not one."""
-    if _scheme(str(location)) in (None, "file"):
+    if scheme_of(str(location)) in (None, "file"):
         place = folder(str(location))
         assert isinstance(place, DiskFolder)
         return place.path
@@ -167,12 +166,6 @@ def on_disk(location: str | Path) -> Path:
         f"{shown(str(location))!r} is no path of this machine. Give one and copy the files, or mount the storage as a "
         "folder (on Databricks: /Volumes/…)."
     )
-
-
-def _scheme(location: str) -> str | None:
-    # Hadoop takes scheme:/path for a URI too, and a folder called "dbfs:" is what nobody asked for.
-    named = re.match(r"([A-Za-z][\w+.-]+):/", location)
-    return named[1] if named else None
 
 
 class DiskFolder(Folder):
@@ -236,12 +229,14 @@ class StoreFolder(Folder):
 
     def __init__(self, location: str) -> None:
         self.location = location
-        self._store, self._path = _connect(location)
+        self._store, self._path = connect(location)
 
+    @without_secrets()
     def write(self, name: str, data: bytes | memoryview | pa.Buffer) -> None:
         with self._store.open_output_stream(f"{self._path}/{name}") as sink:
             sink.write(data)
 
+    @without_secrets()
     def open(self, name: str) -> io.BufferedIOBase:
         with self._store.open_input_stream(f"{self._path}/{name}") as source:
             start = source.read(_CHUNK)
@@ -255,17 +250,26 @@ class StoreFolder(Folder):
                 on_failure.pop_all()
                 return cast(io.BufferedIOBase, copy)
 
+    @without_secrets()
     def names(self) -> list[str]:
         found = self._store.get_file_info(pafs.FileSelector(self._path, allow_not_found=True))
         return sorted(info.base_name for info in found if info.type == pafs.FileType.File)
 
+    @without_secrets()
     def delete(self, name: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             self._store.delete_file(f"{self._path}/{name}")
 
+    @without_secrets()
     def delete_all(self) -> None:
-        with contextlib.suppress(FileNotFoundError):
+        try:
             self._store.delete_dir(self._path)
+        except FileNotFoundError:
+            pass
+        except OSError:
+            # What gs:// raises for a folder that is not there is no FileNotFoundError.
+            if self._store.get_file_info(self._path).type != pafs.FileType.NotFound:
+                raise
 
     def child(self, name: str) -> StoreFolder:
         parts = urlsplit(self.location)
@@ -283,37 +287,9 @@ class StoreFolder(Folder):
             for name in names:
                 liveness.beat()
                 with (
+                    without_secrets(),
                     self._store.open_input_stream(f"{self._path}/{name}") as source,
                     (Path(directory) / name).open("wb") as copy,
                 ):
                     shutil.copyfileobj(source, copy, _CHUNK)
             yield Path(directory)
-
-
-def _from_uri(location: str) -> tuple[pafs.FileSystem, str]:
-    found: tuple[pafs.FileSystem, str]
-    if location.startswith("s3://"):
-        # A small file is then one request instead of three.
-        joint = "&" if "?" in location else "?"
-        try:
-            found = pafs.FileSystem.from_uri(f"{location}{joint}{_DELAYED}=true")
-            return found
-        except (pa.ArrowException, ValueError) as error:
-            # pyarrow 19 does not know it.
-            if _DELAYED not in str(error):
-                raise
-    found = pafs.FileSystem.from_uri(location)
-    return found
-
-
-def _connect(location: str) -> tuple[pafs.FileSystem, str]:
-    try:
-        found = _from_uri(location)
-    except (pa.ArrowException, ValueError) as error:
-        # Some of these texts repeat the URI, and with it what must not be shown.
-        why = type(error).__name__ if "://" in str(error) else str(error)
-        raise InvalidParamError(
-            f"{shown(location)!r} is no URI that pyarrow can use: {why}. pyarrow.fs.FileSystem.from_uri says what each "
-            "kind of storage takes."
-        ) from None
-    return found[0], found[1].rstrip("/")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import pickle
 import struct
 import subprocess
 import sys
+import weakref
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +26,7 @@ from bspauc_spark.scorer import LossCurves, Scorer, balanced_threshold
 from bspauc_spark.selection import Selection, solve
 from bspauc_spark.selection.label_noise import estimate_label_noise
 from bspauc_spark.statistics import ClassScores, negative_losses, positive_losses
+from bspauc_spark.statistics.binned import BinnedScores, Contents, Histogram
 from bspauc_spark.theta.networks import LayeredNetwork, NetworkSpec
 
 FEATURES = 20
@@ -80,15 +85,75 @@ def noisy_scores(seed: int = 0) -> tuple[ClassScores, ...]:
     return class_scores(rng.normal(1.5, 1, 300), rng.normal(0, 1, 900))
 
 
-def test_curves_give_the_losses_of_the_selection() -> None:
-    pos, neg = noisy_scores()
-    selection = solve(pos, neg, 0.6, 0.6)
-    curves = LossCurves.of(pos, neg, selection)
-    scores = np.random.default_rng(1).uniform(-12, 12, 2000).astype(np.float32)
-    kept = (selection.positive_fraction * 300, selection.negative_fraction * 900)
-    everyone, nobody = np.ones(2000, dtype=bool), np.zeros(2000, dtype=bool)
-    np.testing.assert_allclose(curves.losses(scores, everyone), positive_losses(scores, neg, kept[1]), atol=1e-3)
-    np.testing.assert_allclose(curves.losses(scores, nobody), negative_losses(scores, pos, kept[0]), atol=1e-3)
+def exact_losses(
+    scores: np.ndarray, label: np.ndarray, pos: ClassScores, neg: ClassScores, selection: Selection
+) -> np.ndarray:
+    kept = (selection.positive_fraction * len(pos), selection.negative_fraction * len(neg))
+    return np.where(label, positive_losses(scores, neg, kept[1]), negative_losses(scores, pos, kept[0]))
+
+
+def error_of_curves(pos: np.ndarray, neg: np.ndarray, held: Any = class_scores, kept: float = 0.8) -> float:
+    """The largest one over scores in and beyond the classes, by which the curves miss the exact losses."""
+    exact, (p, n) = class_scores(pos, neg), held(pos, neg)
+    selection = dataclasses.replace(
+        Selection.everything(*exact), positive_fraction=kept, negative_fraction=kept, scores=None
+    )
+    rng = np.random.default_rng(1)
+    every = np.concatenate([exact[0].sorted, exact[1].sorted]).astype(float)
+    near = rng.choice(every, 3000) + rng.uniform(-1.5, 1.5, 3000)
+    far = rng.uniform(max(2 * every.min() - 5, -1e38), min(2 * every.max() + 5, 1e38), 1000)
+    x = np.concatenate([every, near, far]).astype(np.float32)
+    found = LossCurves.of(p, n, selection)
+    assert (np.diff(found.scores) > 0).all()
+    return max(
+        float(np.abs(found.losses(x, label) - exact_losses(x, label, *exact, selection)).max())
+        for label in (np.ones(x.size, dtype=bool), np.zeros(x.size, dtype=bool))
+    )
+
+
+def in_bins(*scores: Any) -> list[BinnedScores]:
+    arrays = [np.asarray(s, dtype=np.float32) for s in scores]
+    return [BinnedScores(Histogram.of(a), partial(Contents.of, a)) for a in arrays]
+
+
+@pytest.mark.parametrize("held", [class_scores, in_bins])
+@pytest.mark.parametrize("rows", [300, 40_000])
+@pytest.mark.parametrize(
+    ("far", "most"),
+    [([], 1e-5), ([-1e4], 1e-5), ([-1e4, 1e4, 50.0], 1e-5), (-(10.0 ** np.linspace(1, 5, 400)), 2e5 / 4e6)],
+    ids=["none", "one", "three", "hundreds"],
+)
+def test_curves_are_exact_to_a_bound_although_some_scores_are_far_away(
+    held: Any, rows: int, far: Any, most: float
+) -> None:
+    rng = np.random.default_rng(0)
+    pos = np.concatenate([rng.normal(1.5, 1, rows // 3), far])
+    neg = np.concatenate([rng.normal(0, 1, rows), np.negative(far)])
+    assert error_of_curves(pos, neg, held) < most
+    assert error_of_curves(neg, pos, held) < most
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e2, 1e6])
+def test_the_error_of_curves_grows_with_the_scores_and_not_beyond(scale: float) -> None:
+    rng = np.random.default_rng(0)
+    pos, neg = scale * rng.normal(1, 1, 20_000), scale * rng.normal(0, 1, 20_000)
+    assert error_of_curves(pos, neg) < 10 * scale / 4e6
+
+
+def test_curves_of_few_and_of_equal_scores_are_exact() -> None:
+    for pos, neg in (([0.5], [0.5]), ([0.0] * 5, [0.0] * 9), ([3e38], [-3e38]), ([1.0, 2.0, 2.0], [7.0])):
+        size = max(np.abs([*pos, *neg]).max(), 1.0)
+        assert error_of_curves(np.array(pos), np.array(neg), kept=1.0) < 1e-6 * size
+
+
+def test_curves_at_equidistant_points_are_read_as_before() -> None:
+    """Models saved by the first versions have such points."""
+    x = np.linspace(-4, 6, 11)
+    curves = LossCurves(x, np.maximum(0, 1 - x), np.maximum(0, 1 + x))
+    asked = np.array([-10.0, -4.0, 0.25, 1.0, 6.0, 20.0])
+    everyone, nobody = np.ones(6, dtype=bool), np.zeros(6, dtype=bool)
+    np.testing.assert_allclose(curves.losses(asked, everyone), np.maximum(0, 1 - asked))
+    np.testing.assert_allclose(curves.losses(asked, nobody), np.maximum(0, 1 + asked))
 
 
 def test_curves_equal_brute_force_over_pairs() -> None:
@@ -359,3 +424,42 @@ def test_the_mathematics_and_the_staging_tasks_need_no_torch() -> None:
         "import bspauc_spark.selection.pace\n"
         "import bspauc_spark.noise, bspauc_spark.rows.shard_task, bspauc_spark.rows.arrow\n",
     )
+
+
+def test_a_scorer_holds_no_scores_of_the_rows_it_was_fitted_on(scorer: Scorer) -> None:
+    pos, neg = noisy_scores()
+    selection = solve(pos, neg, 0.6, 0.6)
+    held = dataclasses.replace(scorer, selection=selection)
+    again = dataclasses.replace(held, threshold=1.0)
+    assert held.selection.scores is None
+    assert held.selection.to_dict() == again.selection.to_dict() == selection.to_dict()
+    assert selection.scores == (pos, neg)
+    watched = weakref.ref(pos.sorted)
+    del pos, neg, selection
+    assert watched() is None
+
+
+def test_what_a_reused_worker_holds_while_it_loads_models_is_not_held_for_ever(scorer: Scorer) -> None:
+    blobs = [dataclasses.replace(scorer, threshold=float(n)).to_blobs() for n in range(12)]
+    script = """
+import gc, pickle, sys, weakref
+from bspauc_spark.scorer import cached_scorer
+
+class Batch:
+    def __init__(self):
+        self.itself = self
+
+held = []
+for number, blobs in enumerate(pickle.load(sys.stdin.buffer)):
+    batch = Batch()
+    scorer = cached_scorer(str(number), blobs)
+    held.append((weakref.ref(batch), weakref.ref(scorer.network)))
+    del batch, scorer
+    gc.collect()
+    frozen = frozen if number else gc.get_freeze_count()
+batches, networks = (sum(one() is not None for one in some) for some in zip(*held))
+print(batches, networks, frozen > 50_000, gc.get_freeze_count() <= frozen)
+"""
+    done = subprocess.run([sys.executable, "-c", script], input=pickle.dumps(blobs), capture_output=True, check=True)
+    # Of the first, which was there when torch's objects were set aside; and the models that are kept.
+    assert done.stdout.split() == [b"1", b"8", b"True", b"True"]

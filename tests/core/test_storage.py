@@ -7,18 +7,21 @@ import stat
 import tempfile
 import threading
 import time
+import traceback
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.fs as pafs
 import pytest
 
 from bspauc_spark import BSPAUCModel
 from bspauc_spark.errors import InvalidParamError, shown, without_credentials
 from bspauc_spark.flavor import plain
 from bspauc_spark.rows import storage
-from bspauc_spark.rows.storage import DiskFolder, Folder, folder
+from bspauc_spark.rows.storage import DiskFolder, Folder, StoreFolder, folder
 from bspauc_spark.serving import Predictor
 from tests.servers import ObjectStore, object_store
 
@@ -156,6 +159,10 @@ def test_a_small_file_is_one_request(store: ObjectStore) -> None:
         ("s3:/key:secret@bucket/a", "s3:/bucket/a"),
         ("models:/churn/1", "models:/churn/1"),
         ("s3://key:secret/bucket", "s3://…"),
+        ("https://secret@host/a", "https://host/a"),
+        ("wasbs://container@account.blob.core.windows.net/a", "wasbs://container@account.blob.core.windows.net/a"),
+        ("/mnt/a?sv=2020&sig=secret%3D", "/mnt/a?sv=2020&sig=…"),
+        ("AccountName=a;AccountKey=sec/ret==;EndpointSuffix=b", "AccountName=a;AccountKey=…;EndpointSuffix=b"),
     ],
 )
 def test_messages_show_no_credentials(location: str, wanted: str) -> None:
@@ -173,6 +180,25 @@ def test_messages_show_no_credentials(location: str, wanted: str) -> None:
         ("open('s3://key:secret@bucket/a?x=1', 'r')", "open('s3://bucket/a', 'r')"),
         ("s3:/key:secret/bucket: no such folder", "s3:/…: no such folder"),
         ("abfss://container@account/a is not there", "abfss://container@account/a is not there"),
+        (
+            "GET 'https://a.blob.core.windows.net/c/x?sig=secret&sv=1' failed",
+            "GET 'https://a.blob.core.windows.net/c/x' failed",
+        ),
+        ("(https://host/a?token=sec,ret).", "(https://host/a)."),
+        ("see https://host/a?x=1, https://host/b?y=2.", "see https://host/a, https://host/b."),
+        ("abfss://box@account/a and abfss://box:secret@account/a", "abfss://box@account/a and abfss://account/a"),
+        ("AccountName=a;AccountKey=secret==;Suffix=b", "AccountName=a;AccountKey=…;Suffix=b"),
+        (
+            "BlobEndpoint=https://a/;SharedAccessSignature=sv=1&ss=b&sig=secret&se=2",
+            "BlobEndpoint=https://a/;SharedAccessSignature=…",
+        ),
+        (
+            "Endpoint=sb://a;SharedAccessKeyName=root;SharedAccessKey=secret=",
+            "Endpoint=sb://a;SharedAccessKeyName=root;SharedAccessKey=…",
+        ),
+        ("/c/x?se=2030&sig=secret%2F and password = 'secret'", "/c/x?se=2030&sig=… and password = …"),
+        ("AWS_SECRET_ACCESS_KEY=secret x-amz-security-token=secret", "AWS_SECRET_ACCESS_KEY=… x-amz-security-token=…"),
+        ("sigma=0.3, tokenizer=words, key=3", "sigma=0.3, tokenizer=words, key=3"),
     ],
 )
 def test_addresses_in_a_text_lose_their_credentials(said: str, wanted: str) -> None:
@@ -187,6 +213,108 @@ def test_a_uri_that_cannot_be_used_is_refused_without_its_secrets(location: str)
     with pytest.raises(InvalidParamError, match=r"dbfs|ftp|Unexpected query parameter|no URI") as caught:
         folder(location)
     assert "secret" not in str(caught.value)
+
+
+class Refusing(pafs.FileSystemHandler):
+    """A file system that does what ``raising`` says."""
+
+    def __init__(self, raising: Exception) -> None:
+        self.raising = raising
+
+    def _fail(self, *_: object, **__: object) -> Any:
+        raise self.raising
+
+    get_type_name = normalize_path = get_file_info = get_file_info_selector = create_dir = delete_dir = _fail
+    delete_dir_contents = delete_root_dir_contents = delete_file = move = copy_file = _fail
+    open_input_stream = open_input_file = open_output_stream = open_append_stream = _fail
+
+
+def on_store(handler: pafs.FileSystemHandler, location: str = "gs://anonymous@bucket/a") -> StoreFolder:
+    place = StoreFolder(location)
+    place._store = pafs.PyFileSystem(handler)
+    return place
+
+
+SIGNED = "GetProperties failed for 'https://account.blob.core.windows.net/box/a?sig=SECRET&sv=2020'. Azure Error: []"
+
+
+@pytest.mark.parametrize("raised", [OSError(SIGNED), PermissionError(13, SIGNED), FileNotFoundError(2, SIGNED)])
+def test_what_storage_says_is_passed_on_without_signatures(
+    raised: OSError, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage, "_REMOVAL_SECONDS", 0.1)
+    place = on_store(Refusing(raised), "abfss://box@account.dfs.core.windows.net/a?sv=2020&sig=SECRET")
+    uses: list[Callable[[], object]] = [place.names, lambda: place.open("x"), lambda: place.write("x", b"")]
+    uses += [lambda: place.nearby(["x"]).__enter__()]
+    for use in uses:
+        with pytest.raises(type(raised)) as caught:
+            use()
+        said = "".join(traceback.format_exception(caught.value)) + storage.reason(caught.value) + repr(caught.value)
+        assert "GetProperties failed for 'https://account.blob.core.windows.net/box/a'." in said
+        assert caught.value.errno == raised.errno
+        assert "SECRET" not in said
+    place.remove()
+    assert isinstance(raised, FileNotFoundError) == (not caplog.records)
+    assert "SECRET" not in caplog.text
+    assert storage.reason(raised) == SIGNED.replace("?sig=SECRET&sv=2020", "")
+
+
+class LikeGcs(Refusing):
+    """As pyarrow's file system for gs:// removes a folder: without errno, where nothing has the prefix."""
+
+    def __init__(self, objects: set[str]) -> None:
+        super().__init__(OSError("No such directory: bucket/a"))
+        self.objects = objects
+        self.refusals = 0
+
+    def delete_dir(self, path: str) -> None:
+        inside = {name for name in self.objects if name.startswith(f"{path}/")}
+        if not inside:
+            self.refusals += 1
+            raise self.raising
+        if "bucket/a/kept" in inside:
+            raise OSError("google::cloud::Status(UNAVAILABLE: later)")
+        self.objects -= inside
+
+    def get_file_info(self, paths: list[str]) -> list[pafs.FileInfo]:
+        there = [any(f"{name}/".startswith(f"{path}/") for name in self.objects) for path in paths]
+        kinds = [pafs.FileType.Directory if found else pafs.FileType.NotFound for found in there]
+        return [pafs.FileInfo(path, kind) for path, kind in zip(paths, kinds, strict=True)]
+
+
+def test_a_folder_of_gs_that_is_not_there_is_removed_at_once_and_without_a_word(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gcs = LikeGcs({"bucket/a/x", "bucket/ab"})
+    place = on_store(gcs)
+    place.remove()
+    assert gcs.objects == {"bucket/ab"}
+    place.remove()
+    assert (gcs.refusals, caplog.records) == (1, [])
+    gcs.objects.add("bucket/a/kept")
+    monkeypatch.setattr(storage, "_REMOVAL_SECONDS", 0.1)
+    place.remove()
+    assert [record.getMessage() for record in caplog.records] == [
+        "gs://anonymous@bucket/a was not removed: google::cloud::Status(UNAVAILABLE: later). Delete it by hand."
+    ]
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        "abfss://container:c2VjcmV0@account.dfs.core.windows.net/a",
+        "abfs://account:c2VjcmV0@container/a",
+        "abfss://container:sec/ret@account.dfs.core.windows.net/a",
+        "abfss://:c2VjcmV0@account.dfs.core.windows.net/container",
+    ],
+)
+def test_an_account_key_in_a_uri_which_would_be_ignored_is_refused_with_what_works(location: str) -> None:
+    with pytest.raises(
+        InvalidParamError, match=r"holds a key, which pyarrow ignores.*\?sv=…&sig=….*client_secret="
+    ) as caught:
+        folder(location)
+    assert "c2VjcmV0" not in str(caught.value)
+    assert "sec/ret" not in str(caught.value)
 
 
 def test_a_path_with_a_scheme_is_never_a_folder_of_that_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

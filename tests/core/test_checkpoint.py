@@ -16,7 +16,7 @@ from bspauc_spark.checkpoint import Checkpoints
 from bspauc_spark.errors import CheckpointError
 from bspauc_spark.rows.storage import DiskFolder
 from bspauc_spark.selection.pace import AutomaticPace, ExplicitPace, FractionPace, Pace
-from tests.core.test_algorithm import workers
+from tests.helpers.teams import workers
 
 ROUNDS = 6
 PACES: dict[str, Callable[[], Pace | None]] = {

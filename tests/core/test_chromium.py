@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.core.test_report import _summary
+from tests.helpers.summaries import sample_summary
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -24,7 +24,7 @@ def test_the_report_opens_without_errors_requests_or_sideways_scrolling(tmp_path
         import screenshots
     finally:
         sys.path.pop(0)
-    report = _summary().report(tmp_path / "report.html")
+    report = sample_summary().report(tmp_path / "report.html")
     found = screenshots.photograph(report, tmp_path)
     assert found == {"console": [], "requests": [], "overflow": []}
     for name in screenshots.SIZES:

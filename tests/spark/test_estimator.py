@@ -25,7 +25,7 @@ from bspauc_spark.rows.staging import StagedData
 from bspauc_spark.selection import Selection
 from bspauc_spark.theta import cuda
 from bspauc_spark.theta.worker import BlockReport, Worker
-from tests.conftest import FAST, noisy_moons
+from tests.helpers.fits import FAST, noisy_moons
 
 
 def scores_by_row(model: Any, dataset: DataFrame) -> np.ndarray:

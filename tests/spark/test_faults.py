@@ -30,10 +30,8 @@ from bspauc_spark.rows.kinds import NEGATIVES
 from bspauc_spark.rows.staging import StagedData, stage
 from bspauc_spark.rows.storage import DiskFolder
 from bspauc_spark.selection import Selection
-from tests.conftest import FAST
-from tests.processes import Driver, assert_clean
-from tests.spark.driver import digest
-from tests.spark.test_distributed import SLOW, same_bits, while_fitting
+from tests.helpers.fits import FAST, SLOW, digest, same_bits, while_fitting
+from tests.helpers.processes import Driver, assert_clean
 
 pytestmark = pytest.mark.alone
 

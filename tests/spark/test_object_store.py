@@ -15,10 +15,9 @@ from bspauc_spark import BSPAUCClassifier, BSPAUCModel, algorithm
 from bspauc_spark.cluster.protocol import Scores
 from bspauc_spark.errors import CheckpointError, StagingError
 from bspauc_spark.selection import Selection
-from tests.conftest import FAST
-from tests.servers import ObjectStore, object_store
-from tests.spark.test_distributed import same_bits
-from tests.spark.test_hostile import told
+from tests.helpers.fits import FAST, same_bits
+from tests.helpers.leaks import told
+from tests.helpers.servers import ObjectStore, object_store
 
 pytestmark = pytest.mark.alone
 

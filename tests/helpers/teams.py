@@ -26,6 +26,10 @@ SETTINGS = {
 
 
 def workers(validation: bool = False, **settings) -> InProcessWorkers:
+    return InProcessWorkers(worker(validation, **settings))
+
+
+def worker(validation: bool = False, **settings) -> Worker:
     rng = np.random.default_rng(1)
     x = rng.normal(size=(1500, 4)).astype(np.float32)
     label = (x[:, 0] - x[:, 1] ** 2 > 0) ^ (rng.random(1500) < 0.15)
@@ -34,4 +38,4 @@ def workers(validation: bool = False, **settings) -> InProcessWorkers:
     if validation:
         kinds |= {VALIDATION_POSITIVES: label & held, VALIDATION_NEGATIVES: ~label & held}
     rows = {kind: DenseRows([x[chosen]], 4) for kind, chosen in kinds.items()}
-    return InProcessWorkers(Worker(rows, NetworkSpec("mlp", 4, (16, 16)), TrainingSettings(**{**SETTINGS, **settings})))
+    return Worker(rows, NetworkSpec("mlp", 4, (16, 16)), TrainingSettings(**{**SETTINGS, **settings}))

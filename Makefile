@@ -8,7 +8,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export PYSPARK_PYTHON := $(CURDIR)/$(PYTHON)
 export SPARK_LOCAL_IP ?= 127.0.0.1
 
-.PHONY: setup demo test tests test-lowest checks coverage mutants lint format bench java clean
+.PHONY: setup demo test tests test-lowest checks coverage mutants lint format bench java browser clean
 
 setup: java $(READY)
 
@@ -21,6 +21,10 @@ $(READY): setup.cfg constraints.txt
 java:
 	@bash tools/java.sh
 
+# One test looks at a report with it.
+browser:
+	@bash tools/chromium.sh
+
 demo: setup
 	spark-submit --master 'local[2]' --driver-memory 3g --conf spark.log.level=ERROR \
 		--conf spark.ui.enabled=false --conf spark.ui.showConsoleProgress=false jobs/demo.py
@@ -30,7 +34,7 @@ lint: setup
 	ruff format --check .
 	mypy
 
-test: lint tests
+test: lint browser tests
 
 tests: RUN ?= $(PYTHON)
 tests: setup

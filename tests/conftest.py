@@ -10,19 +10,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pandas as pd
 import pytest
 import torch
 import torch.distributed.nn  # torch 2.8 makes a temporary folder now, and keeps it until the process ends.
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.servers import connect_server
+from tests.helpers.fits import noisy_moons
+from tests.helpers.processes import QUICK_JAVA
+from tests.helpers.servers import connect_server
 
 os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-# Short-lived JVMs on a few cores: compiling for speed would cost more than it gains.
-QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 for _jvm in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
     os.environ.setdefault(_jvm, QUICK_JAVA)
 # Several test processes share the cores: threads that spin for each other would cost tenfold.
@@ -111,16 +109,6 @@ def where(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
     return {"stagingDir": str(tmp_path)} if request.config.getoption("--session") == "cluster" else {}
 
 
-def noisy_moons(rows: int = 3000, features: int = 6, flipped: float = 0.1, seed: int = 0) -> pd.DataFrame:
-    """A rare class beyond a curved boundary, with some labels flipped; ``clean`` is the true label."""
-    rng = np.random.default_rng(seed)
-    x = rng.normal(size=(rows, features))
-    clean = (x[:, 0] + 0.5 * x[:, 1] ** 2 > 1.6).astype(float)
-    label = np.where(rng.random(rows) < flipped, 1 - clean, clean)
-    columns = {f"x{i}": x[:, i] for i in range(features)}
-    return pd.DataFrame({**columns, "label": label, "clean": clean, "validation": rng.random(rows) < 0.25})
-
-
 @pytest.fixture(scope="session")
 def moons(spark: SparkSession) -> DataFrame:
     """Assembled dense vectors, cached."""
@@ -129,13 +117,3 @@ def moons(spark: SparkSession) -> DataFrame:
     frame = spark.createDataFrame(noisy_moons())
     assembler = VectorAssembler(inputCols=[f"x{i}" for i in range(6)], outputCol="features")
     return assembler.transform(frame).cache()
-
-
-FAST = {
-    "rounds": 3,
-    "stepsPerRound": 15,
-    "pretrainSteps": 10,
-    "hiddenLayers": [16, 16],
-    "batchSize": 64,
-    "verbose": False,
-}

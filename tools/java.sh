@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Checks for Java 17 or newer, which Spark needs; installs it where that is possible without asking.
 set -u
+. "$(dirname "$0")/apt.sh"
 
 java_command() { if [ -n "${JAVA_HOME:-}" ]; then echo "$JAVA_HOME/bin/java"; else echo java; fi; }
 
@@ -13,15 +14,11 @@ java_major() {
 major=$(java_major)
 [ "${major:-0}" -ge 17 ] && exit 0
 
-install="apt-get install -y --no-install-recommends openjdk-17-jre-headless"
-if command -v apt-get >/dev/null 2>&1 && [ -z "${JAVA_HOME:-}" ]; then
-  if [ "$(id -u)" = 0 ]; then sudo=""; elif sudo -n true 2>/dev/null; then sudo="sudo -n"; else sudo=none; fi
-  if [ "$sudo" != none ]; then
-    echo "Java 17 or newer was not found; installing it with apt-get."
-    $sudo apt-get update -qq && DEBIAN_FRONTEND=noninteractive $sudo $install >/dev/null || true
-    [ "$(java_major)" -ge 17 ] && exit 0
-  fi
+package=openjdk-17-jre-headless
+if [ -z "${JAVA_HOME:-}" ]; then
+  apt_install "$package" || true
+  [ "$(java_major)" -ge 17 ] && exit 0
 fi
 echo "Spark needs Java 17 or newer; found: ${major:-0} (0: none; JAVA_HOME=${JAVA_HOME:-unset})." >&2
-echo "Install it and run make again, for example:  sudo $install" >&2
+echo "Install it and run make again, for example:  sudo $(apt_command "$package")" >&2
 exit 1

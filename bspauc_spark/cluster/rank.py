@@ -225,7 +225,7 @@ def _remove_script() -> None:
         return
     with contextlib.suppress(OSError, ValueError):
         text = script.read_text()
-        if "cloudpickle.load(" in text and f'open("{script.parent}/' in text:
+        if f'open("{script.parent}/' in text:
             shutil.rmtree(script.parent, ignore_errors=True)
 
 

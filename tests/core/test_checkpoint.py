@@ -18,7 +18,7 @@ from bspauc_spark.loop.monitor import Outcome
 from bspauc_spark.results.history import Round
 from bspauc_spark.rows.storage import DiskFolder
 from bspauc_spark.selection.pace import AutomaticPace, EveryRow, ExplicitPace, FractionPace, Pace
-from tests.core.test_algorithm import workers
+from tests.helpers.teams import workers
 
 ROUNDS = 6
 PACES: dict[str, Callable[[], Pace]] = {
@@ -72,7 +72,7 @@ def test_a_fit_that_was_cut_off_ends_as_if_it_had_not_been(name: str, cut: int, 
 
 
 def test_the_best_round_before_the_cut_is_kept_with_its_scores(tmp_path: Path) -> None:
-    options = {"validation": True, "learning_rate": 0.05}
+    options = {"validation": True, "learning_rate": 0.08}
     wanted = fit(None, EveryRow(), **options)
     assert wanted.best_round < ROUNDS, "choose settings whose best round is not the last one"
     with pytest.raises(Cut):
@@ -90,11 +90,11 @@ def test_patience_that_had_run_out_before_the_cut_trains_no_further_round(tmp_pa
 
 
 def test_ensure_descent_goes_on_with_the_same_bits(tmp_path: Path) -> None:
-    wanted = fit(None, PACES["automatic"](), ensure_descent=True, learning_rate=0.3)
+    wanted = fit(None, PACES["automatic"](), ensure_descent=True, learning_rate=0.2)
     assert any(row.learning_rate_factor < 1 for row in wanted.history)
     with pytest.raises(Cut):
-        fit(tmp_path, PACES["automatic"](), 3, ensure_descent=True, learning_rate=0.3)
-    assert_same(fit(tmp_path, PACES["automatic"](), ensure_descent=True, learning_rate=0.3), wanted)
+        fit(tmp_path, PACES["automatic"](), 3, ensure_descent=True, learning_rate=0.2)
+    assert_same(fit(tmp_path, PACES["automatic"](), ensure_descent=True, learning_rate=0.2), wanted)
 
 
 def test_it_says_where_it_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from bspauc_spark import BSPAUCClassifier
 from bspauc_spark.errors import BSPAUCError, InvalidParamError, MalformedError
 from bspauc_spark.rows.kinds import KINDS, NEGATIVES, POSITIVES, VALIDATION_NEGATIVES, VALIDATION_POSITIVES, ShardFile
-from bspauc_spark.rows.rows import DenseRows, Rows, SparseBatch, SparseRows
+from bspauc_spark.rows.rows import Rows, SparseBatch
 from bspauc_spark.rows.shard_task import ShardTask
 from bspauc_spark.rows.shards import Shards
 from bspauc_spark.rows.staging import StagedData
@@ -25,10 +25,11 @@ from bspauc_spark.spark import plan
 from bspauc_spark.spark.params import check_together
 from bspauc_spark.theta.scoring import one_thread
 from bspauc_spark.theta.worker import Worker
+from tests.helpers.random_params import PARAMS, SPECIAL, choice
+from tests.helpers.rows import as_rows
 
 WIDTH = 3
 LARGEST = float(np.finfo(np.float32).max)
-SPECIAL = (0.0, -0.0, 1.0, -1.0, 2.5, 1e-45, 1e-30, -1e20, 3e38)
 UNUSABLE = (math.nan, math.inf, -math.inf, 1e39, -1e300, None)
 
 ANYTHING = st.one_of(
@@ -191,54 +192,6 @@ def test_a_staging_task_counts_the_bad_rows_and_writes_the_others(
                 assert np.array_equal(found, np.array(kept[kind], dtype=np.float32))
 
 
-def choice(*values: Any) -> st.SearchStrategy[Any]:
-    return st.sampled_from(values)
-
-
-SMALL = {
-    "rounds": choice(1, 2, 3),
-    "stepsPerRound": choice(1, 3),
-    "batchSize": choice(1, 4, 9),
-    "verbose": st.just(False),
-}
-"""What every random fit is given, so that it ends soon."""
-
-LAMBDAS = choice(1e-300, 0.1, 0.5, 2.0, 1e30)
-FRACTIONS = choice(1e-6, 0.3, 0.7, 1.0)
-PACES = st.one_of(
-    st.fixed_dictionaries({}, optional={"paceStart": FRACTIONS, "paceEnd": FRACTIONS}),
-    st.fixed_dictionaries({"paceSchedule": st.just("linear"), "lambdaMax": LAMBDAS}, optional={"lambdaInit": LAMBDAS}),
-    st.fixed_dictionaries(
-        {"paceSchedule": st.just("geometric"), "lambdaMax": LAMBDAS, "lambdaGrowth": choice(1.0, 1.5, 1e30)},
-        optional={"paceStart": FRACTIONS},
-    ),
-)
-BALANCES = st.one_of(
-    st.just({}), *(st.fixed_dictionaries({n: choice(0.0, 1e-300, 0.1, 10.0, 1e30)}) for n in ("nu", "mu"))
-)
-OTHERS = {
-    "network": choice("mlp", "linear", "kernel"),
-    "hiddenLayers": choice([1], [4], [3, 2]),
-    "numRandomFeatures": choice(1, 5),
-    "kernelWidth": choice("median", 1e-30, 1.0, 1e30),
-    "featuresPerStep": choice(0, 1, 7),
-    "selfPaced": st.booleans(),
-    "optimizer": choice("adamw", "adam", "sgd"),
-    "learningRate": choice(1e-300, 1e-3, 0.1, 10.0, 1e6),
-    "regParam": choice(0.0, 1e-300, 0.3, 1e3, 1e6),
-    "pairing": choice("all", "matched"),
-    "averaging": choice(0.0, 0.5, 0.99, 1.0),
-    "pretrainSteps": choice(0, 1, 3),
-    "pretrainFraction": choice(1e-9, 0.5, 1.0),
-    "ensureDescent": st.booleans(),
-    "exactRows": choice(0, 1, 100),
-    "seed": choice(-1, 0, 7, 2**70),
-}
-PARAMS = st.tuples(st.fixed_dictionaries(SMALL, optional=OTHERS), PACES, BALANCES).map(
-    lambda parts: {**parts[0], **parts[1], **parts[2]}
-)
-
-
 @st.composite
 def classes(draw: st.DrawFn) -> dict[str, np.ndarray]:
     """Finite rows of both classes, some of them equal, now and then of validation too."""
@@ -247,14 +200,6 @@ def classes(draw: st.DrawFn) -> dict[str, np.ndarray]:
     kinds = draw(choice((POSITIVES, NEGATIVES), KINDS))
     row = st.lists(st.sampled_from(values), min_size=width, max_size=width)
     return {kind: np.array(draw(st.lists(row, min_size=1, max_size=8)), dtype=np.float32) for kind in kinds}
-
-
-def as_rows(matrix: np.ndarray, sparse: bool) -> Rows:
-    if not sparse:
-        return DenseRows([matrix], matrix.shape[1])
-    pointers = np.concatenate(([0], np.cumsum((matrix != 0).sum(axis=1)))).astype(np.int64)
-    columns = np.nonzero(matrix)[1].astype(np.int32)
-    return SparseRows([(pointers, columns, matrix[matrix != 0])], matrix.shape[1])
 
 
 def fit(estimator: BSPAUCClassifier, rows: dict[str, Rows], sparse: bool) -> Scorer:

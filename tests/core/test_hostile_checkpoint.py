@@ -28,8 +28,8 @@ from bspauc_spark.selection.pace import FractionPace
 from bspauc_spark.theta.networks import NetworkSpec
 from bspauc_spark.theta.optimizers import TrainingSettings
 from bspauc_spark.theta.worker import Worker
-from tests.core.test_worker import compressed
-from tests.tampering import (
+from tests.helpers.rows import compressed
+from tests.helpers.tampering import (
     DEEP,
     MISSING,
     message,
@@ -320,9 +320,9 @@ from bspauc_spark.model import BSPAUCModel
 from bspauc_spark.serving import Predictor
 from bspauc_spark.cluster.mailbox import Message
 from bspauc_spark.rows.storage import DiskFolder
-from tests.core import test_hostile_model as models
-from tests.core import test_hostile_checkpoint as checkpoints
-from tests.tampering import message, model, opened, with_value
+from bspauc_spark.loop.checkpoint import Checkpoints
+from tests.helpers import models
+from tests.helpers.tampering import message, model, opened, with_value
 
 folder = Path(sys.argv[1])
 models.use(BSPAUCModel.loadLocal(models.write(folder, models.BLOBS["sparse"])))
@@ -386,7 +386,7 @@ for name in ("model.json", "model.safetensors", "steps.json"):
         grown(folder, name, (folder / name).read_bytes(), ModelFormatError, BSPAUCModel.loadLocal, folder)
 saved = Path(sys.argv[2])
 saved.mkdir()
-grown(saved, checkpoints.NAME, b"", CheckpointError, checkpoints.Checkpoints(DiskFolder(saved), {}).load)
+grown(saved, "bspauc-round-00002.checkpoint", b"", CheckpointError, Checkpoints(DiskFolder(saved), {}).load)
 
 # A model of sparse rows may have very many features; those without weights cost nothing.
 wide = BSPAUCModel.loadLocal(described("sparse", {"network.num_features": 2**31 - 1}))

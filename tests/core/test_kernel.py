@@ -25,9 +25,8 @@ from bspauc_spark.theta.networks import NetworkSpec, frequencies
 from bspauc_spark.theta.optimizers import TrainingSettings
 from bspauc_spark.theta.scoring import one_thread, score_rows
 from bspauc_spark.theta.worker import Worker
-from tests.core.test_rows import WIDTH as COLUMNS
-from tests.core.test_rows import random_matrix, to_numpy, write
-from tests.core.test_worker import compressed, dense
+from tests.helpers.rows import WIDTH as COLUMNS
+from tests.helpers.rows import compressed, dense, random_matrix, to_numpy, write
 
 FEATURES, WIDTH = 6, 1.7
 

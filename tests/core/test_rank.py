@@ -15,7 +15,7 @@ from pyspark.ml.torch.distributor import TorchDistributor
 
 from bspauc_spark.cluster.rank import END, HEARTBEAT, _remove_script
 from bspauc_spark.rows.storage import DiskFolder
-from tests.processes import wait_for
+from tests.helpers.processes import wait_for
 
 _WATCH = """
 import os, sys

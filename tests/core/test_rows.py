@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +13,9 @@ from scipy import sparse
 
 from bspauc_spark.errors import StagingError
 from bspauc_spark.rows.kinds import KINDS, NEGATIVES, POSITIVES, VALIDATION_POSITIVES, ShardFile
-from bspauc_spark.rows.rows import Batch, DenseRows, Rows, SparseBatch, SparseRows, concat, pad, to_device
-from bspauc_spark.rows.shard_task import ShardTask
+from bspauc_spark.rows.rows import DenseRows, Rows, SparseBatch, SparseRows, concat, pad, to_device
 from bspauc_spark.rows.shards import Shards
-
-WIDTH = 11
-
-
-def random_matrix(rows: int, seed: int = 0) -> np.ndarray:
-    """A third of the values are filled; some rows are empty."""
-    rng = np.random.default_rng(seed)
-    return (rng.normal(size=(rows, WIDTH)) * (rng.random((rows, WIDTH)) < 0.3)).astype(np.float32)
+from tests.helpers.rows import WIDTH, random_matrix, to_numpy, write
 
 
 def in_parts(matrix: np.ndarray, counts: list[int], kind: str) -> Rows:
@@ -33,13 +24,6 @@ def in_parts(matrix: np.ndarray, counts: list[int], kind: str) -> Rows:
         return DenseRows(parts, WIDTH)
     compressed = [sparse.csr_matrix(part) for part in parts]
     return SparseRows([(c.indptr.astype(np.int64), c.indices.astype(np.int32), c.data) for c in compressed], WIDTH)
-
-
-def to_numpy(batch: Batch) -> np.ndarray:
-    if not isinstance(batch, SparseBatch):
-        return batch.numpy()
-    pointers = np.append(batch.offsets.numpy(), len(batch.indices))
-    return sparse.csr_matrix((batch.values.numpy(), batch.indices.numpy(), pointers), (len(batch), WIDTH)).toarray()
 
 
 @pytest.fixture(params=["dense", "sparse"])
@@ -93,22 +77,6 @@ def test_a_sparse_batch_moves_as_a_whole() -> None:
     moved = to_device(batch, torch.device("cpu"))
     assert isinstance(moved, SparseBatch)
     assert np.array_equal(to_numpy(moved), to_numpy(batch))
-
-
-def write(folder: Path, matrix: np.ndarray, kind: str, rows_per_batch: int = 1000, label: object = None) -> dict:
-    """Run a staging task in this process over ``matrix``; returns its report."""
-    label = np.arange(len(matrix)) % 3 == 0 if label is None else np.asarray(label)
-    table = pa.table(
-        {
-            "features": pa.array(list(matrix), type=pa.list_(pa.float32())),
-            "label": pa.array(label.astype(float)),
-            "validation": pa.array(np.arange(len(matrix)) % 5 == 0),
-            "hash": pa.array(np.arange(len(matrix))),
-        }
-    )
-    task = ShardTask(str(folder), 1.0, WIDTH, sparse=kind == "sparse")
-    (report,) = task(iter(table.to_batches(max_chunksize=rows_per_batch)))
-    return json.loads(report.column("report")[0].as_py())
 
 
 def opened(folder: Path, files: list[Any], kind: str, rank: int = 0, size: int = 1) -> Rows:

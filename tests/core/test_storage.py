@@ -23,7 +23,7 @@ from bspauc_spark.flavor import plain
 from bspauc_spark.rows import storage
 from bspauc_spark.rows.storage import DiskFolder, Folder, StoreFolder, folder
 from bspauc_spark.serving import Predictor
-from tests.servers import ObjectStore, object_store
+from tests.helpers.servers import ObjectStore, object_store
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "model-format-1" / "mlp" / "local"
 

@@ -11,19 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy import sparse
 from sklearn.metrics import roc_auc_score
 from torch import nn
 
 from bspauc_spark.errors import DivergedError
 from bspauc_spark.rows.kinds import CHUNK_ROWS, NEGATIVES, POSITIVES
-from bspauc_spark.rows.rows import Batch, DenseRows, Rows, SparseRows
+from bspauc_spark.rows.rows import Batch
 from bspauc_spark.selection import Selection
 from bspauc_spark.theta.group import Alone
 from bspauc_spark.theta.networks import LayeredNetwork, NetworkSpec, ScoringNetwork
 from bspauc_spark.theta.optimizers import TrainingSettings
 from bspauc_spark.theta.scoring import one_thread, score_rows
 from bspauc_spark.theta.worker import Worker
+from tests.helpers.rows import compressed, dense
 
 FEATURES = 5
 
@@ -47,18 +47,6 @@ def data(n: int = 40, m: int = 90, features: int = FEATURES, filled: float = 1.0
     x = (rng.normal(size=(n + m, features)) * (rng.random((n + m, features)) < filled)).astype(np.float32)
     x[:n, 0] += 0.8
     return {POSITIVES: x[:n], NEGATIVES: x[n:]}
-
-
-def dense(arrays: dict[str, np.ndarray]) -> dict[str, Rows]:
-    return {name: DenseRows([x], x.shape[1]) for name, x in arrays.items()}
-
-
-def compressed(arrays: dict[str, np.ndarray]) -> dict[str, Rows]:
-    parts = {name: sparse.csr_matrix(x) for name, x in arrays.items()}
-    return {
-        name: SparseRows([(c.indptr.astype(np.int64), c.indices.astype(np.int32), c.data)], c.shape[1])
-        for name, c in parts.items()
-    }
 
 
 def make(kind: str = "mlp", arrays: dict[str, np.ndarray] | None = None, **changes: Any) -> Worker:

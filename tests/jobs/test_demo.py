@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.jobs.submit import submit
+from tests.helpers.submit import submit
 
 
 def test_the_demo_prints_a_table_an_audit_and_draws_the_rounds(tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ from pyspark.sql import SparkSession
 from sklearn.metrics import roc_auc_score
 
 from bspauc_spark.command_line import cli
-from tests.jobs.submit import call, started, submit
-from tests.processes import alive, descendants, wait_for
+from tests.helpers.processes import alive, descendants, wait_for
+from tests.helpers.submit import call, started, submit
 
 FAST = ["--param", "rounds=3", "--param", "stepsPerRound=20", "--param", "hiddenLayers=[16, 16]"]
 

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from jobs import reproduce
-from tests.jobs.submit import submit
+from tests.helpers.submit import submit
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from pyspark.sql import types as st
 from bspauc_spark import BSPAUCClassifier, BSPAUCModel
 from bspauc_spark.errors import BSPAUCError
 from bspauc_spark.rows import staging
-from tests.conftest import FAST, noisy_moons
+from tests.helpers.fits import FAST, noisy_moons
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "errors.md"
 SCHEMA = st.StructType(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import Driver, assert_clean, descendants, ranks
+from tests.helpers.processes import Driver, assert_clean, descendants, ranks
 
 pytestmark = [
     pytest.mark.alone,

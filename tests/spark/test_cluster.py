@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import Driver, assert_clean, descendants, executors
+from tests.helpers.processes import Driver, assert_clean, descendants, executors
 
 pytestmark = pytest.mark.alone
 

@@ -15,8 +15,8 @@ from bspauc_spark import BSPAUCClassifier, BSPAUCModel
 from bspauc_spark.cluster import launch
 from bspauc_spark.errors import PlacementError, StagingError
 from bspauc_spark.rows import staging
-from tests.conftest import FAST
-from tests.processes import Driver, descendants, launchers, wait_for
+from tests.helpers.fits import FAST
+from tests.helpers.processes import Driver, descendants, launchers, wait_for
 
 pytestmark = pytest.mark.connect
 

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,15 +37,13 @@ from bspauc_spark.spark import plan
 from bspauc_spark.statistics import OrderedScores
 from bspauc_spark.theta.networks import NetworkSpec, ScoringNetwork
 from bspauc_spark.theta.scores import Scores
-from tests.conftest import FAST
-from tests.paces import after_each_selection, before_each_round, interrupt_in_round_2
-from tests.processes import Driver, alive, assert_clean, descendants, launchers, ranks, wait_for
-from tests.spark.test_hostile import LABEL, VALUE, told
+from tests.helpers.fits import FAST, SLOW, same_bits, while_fitting
+from tests.helpers.leaks import LABEL, VALUE, told
+from tests.helpers.paces import after_each_selection, before_each_round, interrupt_in_round_2
+from tests.helpers.processes import Driver, alive, assert_clean, descendants, launchers, ranks, wait_for
 
 # Rounds of a second or so, long enough to meet a worker in the middle of one.
 pytestmark = pytest.mark.alone
-
-SLOW = {**FAST, "stepsPerRound": 150}
 
 
 @pytest.fixture(autouse=True)
@@ -65,44 +63,10 @@ def nothing_is_left_behind(
         assert list(request.getfixturevalue("spark").sparkContext.statusTracker().getActiveJobsIds()) == []
 
 
-def same_bits(one: BSPAUCModel, other: BSPAUCModel) -> bool:
-    a, b = one.scorer.weights, other.scorer.weights
-    return a.keys() == b.keys() and all(np.array_equal(a[name], b[name]) for name in a)
-
-
 @pytest.fixture(scope="module")
 def undisturbed(moons: DataFrame) -> BSPAUCModel:
     """Two local processes, nothing in their way."""
     return BSPAUCClassifier(**SLOW, numProcesses=2).fit(moons)
-
-
-def while_fitting(round_done: int, act: Callable[[], None]) -> Callable[[], None]:
-    """Run ``act`` in a thread, a moment into the round after ``round_done``; returns what waits for it."""
-    reached, done = threading.Event(), threading.Event()
-
-    class Listen(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            if record.getMessage().startswith(f"round {round_done}/"):
-                reached.set()
-
-    def run() -> None:
-        assert reached.wait(120)
-        time.sleep(0.4)
-        act()
-        done.set()
-
-    logger, listener = logging.getLogger("bspauc_spark"), Listen()
-    level = logger.level
-    logger.setLevel(logging.INFO)
-    logger.addHandler(listener)
-    threading.Thread(target=run, daemon=True).start()
-
-    def finish() -> None:
-        logger.removeHandler(listener)
-        logger.setLevel(level)
-        assert done.wait(5)
-
-    return finish
 
 
 def test_two_local_processes_are_launched_once_and_learn_what_one_process_learns(

@@ -24,8 +24,8 @@ from bspauc_spark.rows.staging import StagedData
 from bspauc_spark.selection import Selection
 from bspauc_spark.theta import cuda
 from bspauc_spark.theta.worker import BlockReport, Worker
-from tests.conftest import FAST, noisy_moons
-from tests.paces import before_each_round
+from tests.helpers.fits import FAST, noisy_moons
+from tests.helpers.paces import before_each_round
 
 
 def scores_by_row(model: Any, dataset: DataFrame) -> np.ndarray:

@@ -14,7 +14,7 @@ from pyspark.ml.tuning import CrossValidator, CrossValidatorModel, ParamGridBuil
 from pyspark.sql import DataFrame, SparkSession
 
 from bspauc_spark import BSPAUCClassifier, BSPAUCModel
-from tests.conftest import FAST, noisy_moons
+from tests.helpers.fits import FAST, noisy_moons
 
 pytestmark = pytest.mark.everywhere
 

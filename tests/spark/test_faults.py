@@ -29,11 +29,9 @@ from bspauc_spark.errors import BSPAUCWarning, CheckpointError, StagingError, Wo
 from bspauc_spark.rows.kinds import NEGATIVES
 from bspauc_spark.rows.staging import StagedData, stage
 from bspauc_spark.rows.storage import DiskFolder
-from tests.conftest import FAST
-from tests.paces import before_each_round
-from tests.processes import Driver, assert_clean
-from tests.spark.driver import digest
-from tests.spark.test_distributed import SLOW, same_bits, while_fitting
+from tests.helpers.fits import FAST, SLOW, digest, same_bits, while_fitting
+from tests.helpers.paces import before_each_round
+from tests.helpers.processes import Driver, assert_clean
 
 pytestmark = pytest.mark.alone
 

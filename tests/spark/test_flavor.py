@@ -32,8 +32,8 @@ import bspauc_spark
 from bspauc_spark import BSPAUCClassifier, BSPAUCModel, flavor
 from bspauc_spark.errors import InvalidDataError
 from bspauc_spark.spark.session import is_connect
-from tests.conftest import FAST
-from tests.servers import serve
+from tests.helpers.fits import FAST
+from tests.helpers.servers import serve
 
 
 @pytest.fixture(scope="module")

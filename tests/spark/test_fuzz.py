@@ -19,8 +19,8 @@ from pyspark.sql import types as t
 from bspauc_spark import BSPAUCClassifier, BSPAUCModel
 from bspauc_spark.errors import BSPAUCError, MalformedError
 from bspauc_spark.rows import staging
-from tests.conftest import FAST
-from tests.core.test_fuzz import PARAMS, SPECIAL
+from tests.helpers.fits import FAST
+from tests.helpers.random_params import PARAMS, SPECIAL
 
 WIDTH = 2
 NUMBER, TEXT = t.DoubleType(), t.StringType()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import Driver, assert_clean
+from tests.helpers.processes import Driver, assert_clean
 
 pytestmark = pytest.mark.alone
 

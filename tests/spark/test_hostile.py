@@ -40,9 +40,10 @@ from bspauc_spark.rows.storage import DiskFolder
 from bspauc_spark.serving import Predictor
 from bspauc_spark.theta.networks import NetworkSpec
 from bspauc_spark.theta.optimizers import TrainingSettings
-from tests.conftest import FAST
-from tests.core import test_hostile_model as hostile
-from tests.tampering import DEEP, MISSING, model, with_value
+from tests.helpers import models
+from tests.helpers.fits import FAST
+from tests.helpers.leaks import LABEL, SECRET, VALUE, told
+from tests.helpers.tampering import DEEP, MISSING, model, with_value
 
 SHARD = re.compile(rf"({'|'.join(KINDS)})-\d{{5}}-[0-9a-f]{{32}}-\d{{5}}\.arrow")
 
@@ -50,7 +51,7 @@ SHARD = re.compile(rf"({'|'.join(KINDS)})-\d{{5}}-[0-9a-f]{{32}}-\d{{5}}\.arrow"
 @pytest.fixture(scope="module")
 def saved(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("saved") / "model"
-    BSPAUCModel(hostile.scorer("mlp")).setPredictionCol("out").save(str(path))
+    BSPAUCModel(models.scorer("mlp")).setPredictionCol("out").save(str(path))
     return path
 
 
@@ -68,7 +69,7 @@ def metadata_file(path: Path) -> Path:
 def test_what_is_tampered_with_here_is_good(copy: Path) -> None:
     loaded = BSPAUCModel.load(str(copy))
     assert loaded.getPredictionCol() == "out"
-    hostile.use(loaded)
+    models.use(loaded)
 
 
 METADATA: list[tuple[str, Any, str]] = [
@@ -144,7 +145,7 @@ def test_a_folder_that_is_missing_or_lacks_a_part_is_an_error_of_ours(spark: Spa
 
 
 Rows = list[tuple[Any, Any, Any]]
-GOOD: Rows = [(name, 0, bytearray(blob)) for name, blob in hostile.BLOBS["mlp"].items()]
+GOOD: Rows = [(name, 0, bytearray(blob)) for name, blob in models.BLOBS["mlp"].items()]
 TABLES: dict[str, tuple[Callable[[], Rows], str]] = {
     "no chunk": (lambda: [], "lacks model.json and model.safetensors"),
     "one file": (lambda: GOOD[:1], "lacks model.safetensors"),
@@ -158,7 +159,7 @@ TABLES: dict[str, tuple[Callable[[], Rows], str]] = {
     "a future version": (
         lambda: [
             (name, 0, bytearray(blob))
-            for name, blob in model({**hostile.DESCRIPTIONS["mlp"], "formatVersion": 2}, hostile.ARRAYS["mlp"]).items()
+            for name, blob in model({**models.DESCRIPTIONS["mlp"], "formatVersion": 2}, models.ARRAYS["mlp"]).items()
         ],
         "format version 2, written by bspauc_spark .*Install bspauc_spark",
     ),
@@ -308,10 +309,6 @@ def test_a_launch_speaks_in_a_folder_of_its_owner_alone_with_a_name_nobody_guess
     assert not path.exists()
 
 
-# Values of rows, and a password, that nobody may find in a message.
-LABEL, VALUE, SECRET = 777_555.0, 31_337.25, "hunter2"
-
-
 def test_nothing_of_a_row_and_no_secret_reaches_logs_tags_or_the_terminal(
     spark: SparkSession,
     tmp_path: Path,
@@ -371,11 +368,6 @@ def test_credentials_in_a_path_are_not_kept_with_the_params() -> None:
     about = classifier._about(Placement(), staged)
     assert about["params"]["stagingDir"] == "s3://bucket/path"
     assert "hunter2" not in str(about)
-
-
-def told(text: str) -> list[str]:
-    """What of the rows and of the password a text gives away."""
-    return [shown for shown in ("777555", "777,555", "7.77555", "31337", "31,337", SECRET) if shown in text]
 
 
 def _check_errors(frame: DataFrame, fitted: BSPAUCModel) -> None:

@@ -13,7 +13,7 @@ from sklearn.metrics import roc_auc_score
 from bspauc_spark import BSPAUCClassifier, BSPAUCModel
 from bspauc_spark.errors import InvalidParamError
 from bspauc_spark.noise import flip_dataframe
-from tests.conftest import FAST
+from tests.helpers.fits import FAST
 
 KERNEL = {**FAST, "network": "kernel", "numRandomFeatures": 300, "stepsPerRound": 60, "learningRate": 0.01}
 

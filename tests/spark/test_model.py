@@ -24,7 +24,7 @@ from scipy import sparse
 
 from bspauc_spark import BSPAUCClassifier, BSPAUCModel
 from bspauc_spark.errors import InvalidDataError, ModelFormatError
-from tests.conftest import FAST
+from tests.helpers.fits import FAST
 
 
 @pytest.fixture(scope="module")
@@ -271,7 +271,7 @@ def test_rows_of_a_session_that_was_stopped_are_refused() -> None:
 from pyspark.sql import SparkSession
 from bspauc_spark import BSPAUCClassifier, BSPAUCModel
 from bspauc_spark.errors import InvalidDataError
-from tests.core.test_hostile_model import scorer
+from tests.helpers.models import scorer
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
 frame = spark.range(1)
 spark.stop()

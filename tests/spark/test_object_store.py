@@ -12,11 +12,10 @@ from pyspark.sql import DataFrame
 
 from bspauc_spark import BSPAUCClassifier, BSPAUCModel
 from bspauc_spark.errors import CheckpointError, StagingError
-from tests.conftest import FAST
-from tests.paces import before_each_round, interrupt_in_round_2
-from tests.servers import ObjectStore, object_store
-from tests.spark.test_distributed import same_bits
-from tests.spark.test_hostile import told
+from tests.helpers.fits import FAST, same_bits
+from tests.helpers.leaks import told
+from tests.helpers.paces import before_each_round, interrupt_in_round_2
+from tests.helpers.servers import ObjectStore, object_store
 
 pytestmark = pytest.mark.alone
 

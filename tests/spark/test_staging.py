@@ -24,7 +24,7 @@ from bspauc_spark.rows.columns import Columns, width_of
 from bspauc_spark.rows.kinds import NEGATIVES, POSITIVES, VALIDATION_NEGATIVES, VALIDATION_POSITIVES
 from bspauc_spark.rows.rows import Rows, SparseBatch
 from bspauc_spark.rows.staging import StagedData, stage
-from tests.conftest import FAST
+from tests.helpers.fits import FAST
 
 VECTORS = st.StructType(
     [

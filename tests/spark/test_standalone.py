@@ -16,10 +16,10 @@ import pandas as pd
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from tests.conftest import FAST, noisy_moons
-from tests.processes import wait_for
-from tests.spark.disturbed import PARTS
-from tests.standalone import ROOT, Cluster, Submitted, standalone
+from tests.helpers.disturbed import PARTS
+from tests.helpers.fits import FAST, noisy_moons
+from tests.helpers.processes import wait_for
+from tests.helpers.standalone import ROOT, Cluster, Submitted, standalone
 
 pytestmark = pytest.mark.alone
 
@@ -103,7 +103,7 @@ def test_an_executor_killed_while_staging_fitting_or_transforming_changes_nothin
     (cluster.folder / "met").mkdir()
     params = {**PARAMS, "stagingDir": str(cluster.staging)}
     asked = {**where, "rows": str(cluster.folder / "rows.parquet"), "params": params}
-    with Submitted(cluster, ROOT / "tests" / "spark" / "disturbed.py", asked) as driver:
+    with Submitted(cluster, ROOT / "tests" / "helpers" / "disturbed.py", asked) as driver:
         undisturbed = driver.result()
         assert str(cluster.archive) in undisturbed["module"]
         assert undisturbed["workers"] == 2

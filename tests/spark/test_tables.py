@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
 from bspauc_spark.command_line import cli, tables
-from tests.jobs.submit import call
+from tests.helpers.submit import call
 
 # The jobs are drivers of their own, never clients of a Connect server.
 pytestmark = pytest.mark.classic

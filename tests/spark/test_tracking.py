@@ -27,9 +27,9 @@ from bspauc_spark import BSPAUCClassifier
 from bspauc_spark.errors import BSPAUCWarning, DivergedError
 from bspauc_spark.results import plots, tracking
 from bspauc_spark.results.history import Round
-from tests.conftest import FAST
-from tests.processes import wait_for
-from tests.servers import Server, mlflow_server
+from tests.helpers.fits import FAST
+from tests.helpers.processes import wait_for
+from tests.helpers.servers import Server, mlflow_server
 
 ARTIFACTS = ["history.json", "report.html", "rounds.png", "scores.png"]
 

@@ -14,6 +14,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+# Short-lived JVMs on a few cores: compiling for speed would cost more than it gains.
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
 
 def parents() -> dict[int, int]:
     """Parent of every process."""
@@ -93,12 +96,12 @@ def _classic(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 class Driver:
-    """The script ``tests/spark/driver.py``, or another, in a process of its own; killed at the end if it still runs."""
+    """The script ``driver.py``, or another, in a process of its own; killed at the end if it still runs."""
 
     def __init__(
         self,
         asked: dict[str, Any],
-        command: Sequence[str] = (sys.executable, "-m", "tests.spark.driver"),
+        command: Sequence[str] = (sys.executable, "-m", "tests.helpers.driver"),
         environment: Mapping[str, str] | None = None,
     ) -> None:
         # Temporary files go to a folder of its own: other sessions on the machine may be at work.

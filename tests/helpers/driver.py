@@ -7,7 +7,6 @@ and ``lose_attempts``, which loses the first attempt of every staging task. For 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
@@ -31,8 +30,8 @@ from bspauc_spark import BSPAUCClassifier
 from bspauc_spark.errors import BSPAUCError
 from bspauc_spark.rows import staging
 from bspauc_spark.rows.shard_task import ShardTask
-from tests.conftest import FAST, QUICK_JAVA, noisy_moons
-from tests.processes import descendants, launchers
+from tests.helpers.fits import FAST, digest, noisy_moons
+from tests.helpers.processes import QUICK_JAVA, descendants, launchers
 
 
 class Tell(logging.Handler):
@@ -51,11 +50,6 @@ class Tell(logging.Handler):
             print("ready", flush=True)
         elif record.levelno >= logging.WARNING:
             print("warning", text.replace("\n", " "), flush=True)
-
-
-def digest(arrays: dict) -> str:
-    joined = b"".join(name.encode() + arrays[name].tobytes() for name in sorted(arrays))
-    return hashlib.sha256(joined).hexdigest()
 
 
 class Lost(ShardTask):

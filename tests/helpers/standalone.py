@@ -18,11 +18,10 @@ from pathlib import Path
 
 import pyspark
 
-from tests.conftest import QUICK_JAVA
-from tests.processes import Driver, descendants, executors, wait_for
-from tests.servers import free_port
+from tests.helpers.processes import QUICK_JAVA, Driver, descendants, executors, wait_for
+from tests.helpers.servers import free_port
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 _BIN = Path(pyspark.__file__).parent / "bin"
 
 

@@ -116,7 +116,9 @@ class BSPAUCParams(BSPAUCModelParams, HasValidationIndicatorCol, HasSeed):
         default=[64] * 7,
     )
 
-    numRandomFeatures = integer("random features D of the kernel; each is a cosine and a sine", 1, default=1000)
+    numRandomFeatures = integer(
+        "for the kernel: the number D of random features; each of them is a cosine and a sine", 1, default=1000
+    )
     kernelWidth: CheckedParam[float | str] = CheckedParam(
         "float | str",
         "width σ of the Gaussian kernel exp(−‖x − y‖²/2σ²): a number from 1e-30 to 1e30, or 'median', the median "
@@ -127,93 +129,116 @@ class BSPAUCParams(BSPAUCModelParams, HasValidationIndicatorCol, HasSeed):
         default="median",
     )
     featuresPerStep = integer(
-        "random features whose coefficients a step of the kernel's training moves, in turn; 1 is the paper's "
-        "Algorithm 3, 0 moves all",
+        "for the kernel: of how many random features a step moves the coefficients; steps take the features in turn; "
+        "1 is the paper's Algorithm 3, 0 moves all in every step",
         0,
         default=0,
     )
 
     selfPaced = flag(
-        "select easy rows round by round; False trains on all rows (the paper's DSAM, with the kernel TSAM)",
+        "True: each round trains on the rows that it selects; False: every round trains on all rows (this is the "
+        "paper's DSAM, and TSAM with the kernel)",
         default=True,
     )
-    rounds = integer("rounds T of selection and training", 1, default=10)
+    rounds = integer("number T of rounds; a round selects rows and trains on them", 1, default=10)
     paceStart = number(
-        "fraction of the rows kept in round 1, (V + U)/2; unset: 0.5, or, where paceEnd is automatic, the automatic "
-        "fractions from the first round on",
+        "fraction of the rows that round 1 keeps, (V + U)/2; unset: 0.5, but if paceEnd is unset too, every round "
+        "keeps the automatic fractions",
         LEAST_FRACTION,
         1,
     )
     paceEnd = number(
-        "fraction of the rows kept in the last round; unset: per class, one minus the estimated share of wrong "
-        "labels, estimated anew each round",
+        "fraction of the rows that the last round keeps; unset: each class keeps all rows but its share of wrong "
+        "labels, which every round estimates anew",
         LEAST_FRACTION,
         1,
     )
     paceSchedule = choice(
-        "what rises: the kept fraction, or λ itself, by the factor lambdaGrowth (Algorithm 1) or linearly",
+        "what rises from round to round: 'fraction': the kept fraction; 'geometric': λ, by the factor lambdaGrowth, "
+        "as in Algorithm 1; 'linear': λ, by equal steps",
         ("fraction", "geometric", "linear"),
         default="fraction",
     )
-    lambdaInit = number("λ of round 1; unset: the one that keeps paceStart of the rows", 0, LARGEST, open_low=True)
-    lambdaGrowth = number("factor c of λ from round to round (geometric)", 1, LARGEST, default=1.2)
+    lambdaInit = number("λ of round 1; unset: the λ that keeps paceStart of the rows", 0, LARGEST, open_low=True)
+    lambdaGrowth = number("for the geometric schedule: the factor c by which λ rises", 1, LARGEST, default=1.2)
     lambdaMax = number(
-        "largest λ, the paper's λ_∞; needed by the geometric and linear schedules", 0, LARGEST, open_low=True
+        "the largest λ, λ_∞ in the paper; the geometric and the linear schedule need it",
+        0,
+        LARGEST,
+        open_low=True,
     )
-    nu = number("weight ν of the balance between the classes: μ = ν·λ", 0, LARGEST, default=1.0)
-    mu = number("weight μ of the balance itself; unset: from nu", 0, LARGEST)
+    nu = number(
+        "weight ν of the balance between the classes, relative to λ: μ = ν·λ, or ν·λ_∞ where λ has a schedule",
+        0,
+        LARGEST,
+        default=1.0,
+    )
+    mu = number("weight μ of the balance between the classes; unset: nu gives it", 0, LARGEST)
 
     optimizer = choice(
-        "sgd is Algorithm 2; adam adds the penalty to the gradient, adamw decouples it",
+        "'sgd' is Algorithm 2; 'adam' adds the gradient of the penalty to that of the loss; 'adamw' shrinks θ beside "
+        "the gradient (decoupled decay)",
         ("adam", "adamw", "sgd"),
         default="adamw",
     )
     learningRate = number("learning rate η", 0, LARGEST_RATE, open_low=True, default=3e-3)
-    batchSize = integer("positives, and as many negatives, per step", 1, 2**20, default=256)
-    stepsPerRound = integer("steps of the θ block in each round", 1, default=60)
+    batchSize = integer("how many positives, and as many negatives, are in the batch of a step", 1, 2**20, default=256)
+    stepsPerRound = integer("training steps in each round", 1, default=60)
     regParam = number(
-        "weight τ of the penalty Ω(θ) = ½‖θ‖² in the objective; with adamw, where the decay is decoupled, the rate of "
-        "that decay, and the objective has no penalty; unset: 0.3, but for an mlp under adamw 6000 / rows, at most "
-        "5, where that is more: few rows would be learned by heart",
+        "weight τ of the penalty Ω(θ) = ½‖θ‖² in the objective; with optimizer 'adamw' the objective has no penalty, "
+        "and this is the rate of the decoupled decay; unset: 0.3, but an mlp with 'adamw' gets 6000 / rows below "
+        "20,000 rows, at most 5, since otherwise it would learn few rows by heart",
         0,
         LARGEST_RATE,
     )
     pairing = choice(
-        "pairs of a batch: every one, or the j-th positive with the j-th negative (paper)",
+        "which pairs of a batch count: 'all' of them, or, as in the paper, 'matched': the j-th positive with the "
+        "j-th negative",
         ("all", "matched"),
         default="all",
     )
     averaging = number(
-        "decay of the moving average of θ over steps, which scores and is saved; 0 is off", 0, 1, default=0.99
+        "decay of the moving average of θ over the steps; the averaged θ is the one that scores and is saved; 0: θ "
+        "itself",
+        0,
+        1,
+        default=0.99,
     )
-    pretrainSteps = integer("steps on a small share of the rows before round 1", 0, default=60)
-    pretrainFraction = number("share of each class used by the pre-training", 0, 1, open_low=True, default=1.0)
+    pretrainSteps = integer(
+        "training steps before round 1, on pretrainFraction of the rows of each class; 0: none", 0, default=60
+    )
+    pretrainFraction = number(
+        "share of each class on which the pre-training steps train", 0, 1, open_low=True, default=1.0
+    )
     ensureDescent = flag(
-        "redo a θ block that raised its objective with half the learning rate, at most three times, then keep the "
-        "old θ",
+        "repeat the training of a round that raised its objective, with half the learning rate, at most three times; "
+        "if it still rises, keep the old θ",
         default=False,
     )
     patience = integer(
-        "with validationIndicatorCol: stop after so many rounds without a better validation AUC; 0: never", 0, default=0
+        "needs validationIndicatorCol: stop after so many rounds without a better validation AUC; 0: never",
+        0,
+        default=0,
     )
     stagingDir = location(
-        "folder that the driver and all executors see, or a URI of an object store, for the staged rows, which are "
-        "removed after the fit; unset: the system's temporary folder, on a local master, and on Spark Connect that of "
-        "the client, to which the rows then come"
+        "folder that the driver and all executors see, or URI of an object store; the fit writes its rows there, and "
+        "removes them at its end; unset: on a local master the system's temporary folder; on Spark Connect that of "
+        "the client, which then fetches the rows"
     )
     numProcesses = integer(
-        "workers that train θ; 0: on a local master and on Spark Connect this process, on a cluster one per executor, "
-        "with useGpu per GPU",
+        "number of workers that train; 0: on a local master and on Spark Connect this process alone; on a cluster "
+        "one per executor, or with useGpu one per GPU",
         0,
         default=0,
         learning=False,
     )
     localMode = flag(
-        "True: the workers are processes beside the driver, False: tasks on executors; unset: as the master is",
+        "where the workers run: True: in processes beside the driver; False: in tasks on executors; unset: True on a "
+        "local master and, without numProcesses, on Spark Connect; otherwise False",
         learning=False,
     )
     useGpu = flag(
-        "train on GPUs: each worker on the one that Spark assigned to it, this process on the first one",
+        "train on GPUs: a worker on the GPU that Spark assigns to its task, a fit in this process on the first GPU",
         default=False,
         learning=False,
     )
@@ -221,22 +246,22 @@ class BSPAUCParams(BSPAUCModelParams, HasValidationIndicatorCol, HasSeed):
         "on GPUs, compute the layers of a training step in bfloat16; θ and all scores stay float32", default=False
     )
     checkpointDir = location(
-        "folder, or URI of an object store, where each finished round is saved until the fit ends; a fit with the same "
-        "Params and data that finds saved rounds there goes on after them"
+        "folder, or URI of an object store, where the fit saves each finished round until it succeeds; a fit with "
+        "the same Params and data that finds saved rounds there goes on after them"
     )
     maxRestarts = integer(
-        "how often lost workers are started again, from the last finished round", 0, default=2, learning=False
+        "how often a fit starts lost workers again, from the last finished round", 0, default=2, learning=False
     )
     exactRows = integer(
-        "scores of a class that are sorted on the driver, 4 bytes each; of a larger class histograms and the few bins "
-        "that matter come to it, and the selection is the same",
+        "up to so many rows of a class the driver sorts all scores, 4 bytes each; of a larger class it gets a "
+        "histogram and the few bins that matter, and the selection is the same",
         0,
         2**40,
         default=50_000_000,
     )
     tracking = choice(
-        "MLflow: 'auto' logs the fit to the active run, if there is one, 'on' to a run of its own, nested under an "
-        "active one",
+        "MLflow: 'auto' logs the fit to the active run, if there is one; 'on' to a run of its own, nested under an "
+        "active one; 'off' logs nothing",
         ("auto", "on", "off"),
         default="auto",
         learning=False,

@@ -119,6 +119,8 @@ class BSPAUCClassifier(
     ) -> None:
         super().__init__()
         self._parent_run: str | None = None
+        # Who saves the model may want to keep the checkpoints until it is saved.
+        self._after_fit: Callable[[Checkpoints], None] = Checkpoints.remove
         self._set_given(self._input_kwargs)
 
     @keyword_only
@@ -182,7 +184,7 @@ class BSPAUCClassifier(
         finally:
             staged.remove()
         if checkpoints is not None:
-            checkpoints.remove()
+            self._after_fit(checkpoints)
         return model
 
     def _about(self, placement: Placement, staged: StagedData) -> dict[str, Any]:

@@ -14,9 +14,9 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from bspauc_spark.command_line.said import plain
 from bspauc_spark.errors import InvalidDataError, InvalidParamError
 from bspauc_spark.rows.storage import on_disk, shown
-from bspauc_spark.spark.persistence import cause
 
 MLFLOW_SCHEMES = ("models:/", "runs:/", "mlflow-artifacts:/")
 # Object stores have no folders to try: who may write to a prefix may not write above it.
@@ -59,6 +59,12 @@ def check_report(spark: SparkSession, report: Path | None, output: str, inputs: 
     except OSError as error:
         reason = error.strerror or str(error)
         raise InvalidDataError(f"--report {report} cannot be written: {reason}. Give another path.") from error
+
+
+def exists(spark: SparkSession, path: str) -> bool:
+    """Whether there is a file or a folder, on whatever storage."""
+    place, files = _place(spark, path)
+    return bool(files.exists(place))
 
 
 def _check_apart(spark: SparkSession, option: str, path: str, qualified: str, inputs: Mapping[str, str]) -> None:
@@ -114,4 +120,4 @@ def _refusing(option: str, path: str, what: str = "written") -> Iterator[None]:
     try:
         yield
     except (Py4JJavaError, PySparkException) as error:
-        raise InvalidDataError(f"{option} {shown(path)} cannot be {what}: {cause(error)}") from error
+        raise InvalidDataError(f"{option} {shown(path)} cannot be {what}: {plain(error)}.") from error

@@ -68,6 +68,8 @@ class BSPAUCClassifier(
     """
 
     _parent_run: str | None = None
+    # Who saves the model may want to keep the checkpoints until it is saved.
+    _after_fit: Callable[[Checkpoints], None] = staticmethod(Checkpoints.remove)
 
     def copy(self, extra: Mapping[Param[Any], Any] | None = None) -> BSPAUCClassifier:
         """A copy with ``extra`` Params; it remembers the active MLflow run.
@@ -121,7 +123,7 @@ class BSPAUCClassifier(
         finally:
             staged.remove()
         if checkpoints is not None:
-            checkpoints.remove()
+            self._after_fit(checkpoints)
         return model
 
     def _about(self, placement: Placement, staged: StagedData) -> dict[str, Any]:

@@ -39,6 +39,8 @@ def main() -> int:
 
 
 def _audit(args: argparse.Namespace) -> dict[str, Any]:
+    if args.top < 0:
+        raise cli.InvalidParamError(f"--top {args.top} must be 0 or more; 0 writes all rows.")
     spark = cli.session("bspauc_spark audit")
     inputs = {"--input": args.input, "--model": args.model}
     outputs.check_output(spark, args.output, args.overwrite, inputs)
@@ -47,14 +49,15 @@ def _audit(args: argparse.Namespace) -> dict[str, Any]:
     frame = tables.read_table(spark, args.input, args.format, features.width_read(model))
     tables.check_free(frame, AUDIT_COLUMNS)
     tables.check_present(frame, [args.label], "--label")
-    read = tables.typed(tables.with_row(frame), args.input, args.format, [args.label])
-    labelled, label = cli.numeric_label(read, args.label, args.positive)
+    tables.check_rows(frame, args.input)
+    read = tables.typed(tables.with_row(frame), args.input, args.format, [args.label], args.gaps)
+    labelled, label = cli.numeric_label(read, args.label, args.positive, args.gaps)
     if label != cli.LABEL and model.stages[-1].getLabelCol() == cli.LABEL:
         raise cli.InvalidDataError(
             f"--label {args.label} holds numbers, and the model was trained with --positive, or on true and false: say "
             "by --positive which of them is positive."
         )
-    last, rows = features.prepared(model, labelled)
+    last, rows = features.prepared(model, labelled, args.gaps)
     auditor = last.copy()
     auditor.set(auditor.labelCol, tables.undotted(label))
     if label == cli.LABEL:

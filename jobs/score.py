@@ -39,7 +39,7 @@ def _score(args: argparse.Namespace) -> dict[str, Any]:
     model = cli.load_model(spark, args.model)
     frame = tables.read_table(spark, args.input, args.format, features.width_read(model))
     tables.check_free(frame, OUTPUTS)
-    last, rows = features.prepared(model, tables.with_row(frame))
+    last, rows = features.prepared(model, tables.with_row(frame), args.gaps)
     scored = last.copy()
     for column in (scored.rawPredictionCol, scored.probabilityCol, scored.predictionCol):
         scored.set(column, f"bspauc__{column.name}")

@@ -4,8 +4,10 @@
     spark-submit --master 'local[*]' jobs/train.py --input claims.parquet --label status --positive bad \\
         --exclude claim_id --validation 0.2 --param rounds=20 --output model --report report.html --mlflow
 
-Text columns are one-hot encoded, missing numbers filled with the median, all features scaled. The last line printed is
-JSON: where the model is, rows, AUC, kept shares. Exit code 0, or 2 with one line that says what is wrong.
+Text columns are one-hot encoded, missing numbers filled with the median, numbers scaled. The last line printed is JSON:
+where the model is, rows, the gaps that were filled, AUC and kept shares of the round that was kept. With --validation
+that is the best of all rounds, and so best_validation_auc is a little higher than what new rows will show. Exit code 0,
+or 2 with one line that says what is wrong.
 """
 
 from __future__ import annotations
@@ -15,15 +17,16 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 
+from bspauc_spark.checkpoint import Checkpoints
 from pyspark.ml import Pipeline, PipelineModel
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from bspauc_spark import BSPAUCClassifier, BSPAUCModel
@@ -34,14 +37,20 @@ def main() -> int:
     """Read, train, save, report."""
     args = _arguments()
     options = {"validationIndicatorCol": "--validation"} if args.validation else {}
-    return cli.run(lambda: _train(args), args.label, options)
+    # The label that is asked for becomes 1.
+    positive = {"positiveLabel 1": f"--positive {args.positive}"} if args.positive else {}
+    return cli.run(lambda: _train(args), args.label, options | positive | {"positiveLabel": "--positive"})
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_table_arguments(parser)
     parser.add_argument("--label", required=True, metavar="COLUMN", help="column of the labels")
-    parser.add_argument("--positive", metavar="VALUE", help="the label that counts as positive; numbers: default 1")
+    parser.add_argument(
+        "--positive",
+        metavar="VALUE",
+        help="the label that counts as positive, all others as negative; numbers: default 1",
+    )
     parser.add_argument(
         "--features",
         nargs="+",
@@ -59,7 +68,7 @@ def _arguments() -> argparse.Namespace:
         type=float,
         default=0.0,
         metavar="SHARE",
-        help="rows held back to choose the best round; equal rows stay together",
+        help="rows held back to choose the best round, 0.2 for example; equal rows stay together",
     )
     parser.add_argument(
         "--param", action="append", default=[], metavar="NAME=VALUE", help="a Param of BSPAUCClassifier"
@@ -77,44 +86,90 @@ def _arguments() -> argparse.Namespace:
 
 
 def _train(args: argparse.Namespace) -> dict[str, Any]:
-    params = cli.parse_params(args.param, args.params_file)
-    if not 0 <= args.validation < 1:
-        raise cli.InvalidParamError(f"--validation {args.validation:g} must be in [0, 1).")
-    if args.register and not set("/:").isdisjoint(args.register):
-        raise cli.InvalidParamError(f"--register {args.register}: MLflow allows no / and no : in a model's name.")
-    classifier = BSPAUCClassifier(**params)
+    classifier = _classifier(args)
     spark = cli.session("bspauc_spark train")
     outputs.check_output(spark, args.output, args.overwrite, {"--input": args.input})
     outputs.check_report(spark, args.report, args.output, {"--input": args.input})
-    frame = tables.read_table(spark, args.input, args.format)
-    tables.check_present(frame, [args.label], "--label")
-    tables.check_present(frame, args.exclude, "--exclude")
-    tables.check_present(frame, args.categorical, "--categorical")
+    frame = _read(spark, args)
     names = features.feature_columns(frame, args.features, args.label, args.exclude)
-    codes = [name for name in args.categorical if name != args.label]
-    given = [name for name in frame.columns if name not in codes]
-    frame = features.flags_as_text(tables.typed(frame, args.input, args.format, given), codes)
-    held = _held_back(frame, args.validation)
-    frame, label = cli.numeric_label(frame, args.label, args.positive)
-    stages, vector = features.feature_stages(frame, names, codes, args.impute, args.max_categories)
-    classifier.setFeaturesCol(vector).setLabelCol(tables.undotted(label))
-    if args.validation:
-        frame = frame.withColumn(cli.HELD, held)
-        _check_held(frame, args.validation)
-        classifier.setValidationIndicatorCol(cli.HELD)
-    frame = features.with_doubles(frame, stages)
+    frame, label = _labelled(frame, args)
+    held = sf.col(cli.HELD) if args.validation else sf.lit(False)
+    made = features.feature_stages(
+        frame, names, _codes(args), args.impute, args.max_categories, args.gaps, learned=~held
+    )
+    classifier.setFeaturesCol(made.vector).setLabelCol(tables.undotted(label))
+    frame = features.with_doubles(frame, made.stages)
+    kept: list[Checkpoints] = []
+    classifier._after_fit = kept.append
     start = time.perf_counter()
     tracked = args.mlflow or args.experiment or args.register
     with _mlflow_run(args.experiment) if tracked else contextlib.nullcontext() as run:
-        model = Pipeline(stages=[*stages, classifier]).fit(frame)
-        (model.write().overwrite() if args.overwrite else model.write()).save(args.output)
-        last = model.stages[-1]
-        assert isinstance(last, BSPAUCModel)
+        before = Pipeline(stages=made.stages).fit(frame.where(~held))
+        last = classifier.fit(before.transform(frame))
+        model = PipelineModel([*before.stages, last])
+        _save(model, args, kept)
         if args.report:
             last.summary.report(args.report)
         if tracked:
             _log_model(model, args)
-    return {**_results(args, last, time.perf_counter() - start), "mlflow_run": run.info.run_id if run else None}
+    results = {**_results(args, last, time.perf_counter() - start), "gaps_filled": made.gaps}
+    return {**results, "mlflow_run": run.info.run_id if run else None}
+
+
+def _classifier(args: argparse.Namespace) -> BSPAUCClassifier:
+    """With the Params that are asked for; refuses what can be refused without a look at the table."""
+    if not 0 <= args.validation < 1:
+        raise cli.InvalidParamError(
+            f"--validation {args.validation:g} is no share of the rows: give one from 0 (none) to below 1, such as 0.2."
+        )
+    if args.max_categories < 1:
+        raise cli.InvalidParamError(f"--max-categories {args.max_categories} must be 1 or more.")
+    if args.register and not set("/:").isdisjoint(args.register):
+        raise cli.InvalidParamError(f"--register {args.register}: MLflow allows no / and no : in a model's name.")
+    classifier = BSPAUCClassifier(**cli.parse_params(args.param, args.params_file))
+    return classifier.setValidationIndicatorCol(cli.HELD) if args.validation else classifier
+
+
+def _read(spark: SparkSession, args: argparse.Namespace) -> DataFrame:
+    """The table, which has rows and the columns that are named."""
+    frame = tables.read_table(spark, args.input, args.format)
+    tables.check_present(frame, [args.label], "--label")
+    tables.check_present(frame, args.exclude, "--exclude")
+    tables.check_present(frame, args.categorical, "--categorical")
+    tables.check_rows(frame, args.input)
+    return frame
+
+
+def _labelled(frame: DataFrame, args: argparse.Namespace) -> tuple[DataFrame, str]:
+    """The table with its types, the column of its labels, and in the column ``HELD`` which rows are held back."""
+    codes = _codes(args)
+    given = [name for name in frame.columns if name not in codes]
+    frame = features.flags_as_text(tables.typed(frame, args.input, args.format, given, args.gaps), codes)
+    held = _held_back(frame, args.validation)
+    frame, label = cli.numeric_label(frame, args.label, args.positive, args.gaps)
+    if args.validation:
+        frame = frame.withColumn(cli.HELD, held)
+        _check_held(frame, args.validation)
+    return frame, label
+
+
+def _codes(args: argparse.Namespace) -> list[str]:
+    return [name for name in args.categorical if name != args.label]
+
+
+def _save(model: PipelineModel, args: argparse.Namespace, kept: Sequence[Checkpoints]) -> None:
+    """Save the model, and only then remove the checkpoints of its training."""
+    try:
+        (model.write().overwrite() if args.overwrite else model.write()).save(args.output)
+    except Exception as error:
+        # Spark's writer of pipelines raises whatever the storage makes it stumble over, in Java too.
+        why = f"--output {cli.shown(args.output)} cannot be written: {cli.plain(error)}"
+        advice = "With --param checkpointDir=… the next training can go on from its last round."
+        for checkpoints in kept:
+            advice = f"The checkpoints in {checkpoints.folder} are kept: run the job again to go on from there."
+        raise cli.InvalidDataError(f"the model is trained, but {why}. {advice}") from error
+    for checkpoints in kept:
+        checkpoints.remove()
 
 
 def _held_back(frame: DataFrame, share: float) -> Column:
@@ -154,7 +209,7 @@ def _heeding_mlflow(what: str) -> Iterator[None]:
     try:
         yield
     except (MlflowException, OSError) as error:
-        raise cli.InvalidDataError(f"MLflow: {what}: {cli.cause(error)}") from error
+        raise cli.InvalidDataError(f"MLflow: {what}: {cli.plain(error)}") from error
 
 
 def _results(args: argparse.Namespace, model: BSPAUCModel, seconds: float) -> dict[str, Any]:
@@ -167,7 +222,7 @@ def _results(args: argparse.Namespace, model: BSPAUCModel, seconds: float) -> di
         "features": model.numFeatures,
         "best_round": summary.best_round,
         "train_auc": best.train_auc,
-        "validation_auc": best.validation_auc if args.validation else None,
+        "best_validation_auc": best.validation_auc if args.validation else None,
         "positives_kept": best.positive_fraction,
         "negatives_kept": best.negative_fraction,
         "seconds": round(seconds, 1),

@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 from argparse import ArgumentParser
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,8 +22,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
+from bspauc_spark.command_line.cells import is_blank, without
 from bspauc_spark.command_line.features import FEATURES
-from bspauc_spark.command_line.outputs import MLFLOW_SCHEMES
+from bspauc_spark.command_line.outputs import MLFLOW_SCHEMES, exists
+from bspauc_spark.command_line.said import plain
 from bspauc_spark.command_line.tables import FORMATS, check_present, nearest
 from bspauc_spark.errors import BSPAUCError, InvalidDataError, InvalidParamError, ModelFormatError, cause, shown
 from bspauc_spark.estimator import BSPAUCClassifier
@@ -32,6 +34,8 @@ from bspauc_spark.rows.columns import quoted
 from bspauc_spark.spark.persistence import read_metadata
 
 LABEL, HELD = "bspauc__label", "bspauc__held"
+# Of a column's values, an error lists so many.
+_MOST_LISTED = 20
 # What storage, files and the network do to a job. A worker that crashed ends its stream too, and what cannot be
 # pickled is a bug: these keep their tracebacks.
 _OUTSIDE = re.compile(r"(java\.(io|nio|net)|org\.apache\.(hadoop|parquet))\.(?!EOFException|NotSerializableException)")
@@ -51,14 +55,14 @@ def run(job: Callable[[], dict[str, Any]], label: str = "", options: Mapping[str
     except BSPAUCError as error:
         return _failed(_in_own_words(str(error), label, options))
     except AnalysisException as error:
-        return _failed(cause(error))
+        return _failed(f"{plain(error)}.")
     except (PySparkException, Py4JJavaError) as error:
         # An executor's error carries the traceback of the worker, and ours stands in its last line.
         ours = [line.strip() for line in str(error).splitlines() if line.strip().startswith("bspauc_spark.errors.")]
         if ours:
             return _failed(_in_own_words(ours[-1].partition(": ")[2], label, options))
         if "FAILED_READ_FILE" in str(error) or _OUTSIDE.match(cause(error)):
-            return _failed(cause(error))
+            return _failed(f"{plain(error)}.")
         raise
     print(json.dumps(results))
     return 0
@@ -66,7 +70,7 @@ def run(job: Callable[[], dict[str, Any]], label: str = "", options: Mapping[str
 
 @contextlib.contextmanager
 def _ended_in_order() -> Iterator[None]:
-    """SIGTERM, by which schedulers end a job, as an exit of Python, which removes staged rows on its way."""
+    """SIGTERM, by which schedulers end a job, as an exit of Python, which removes staged rows on its way; so Ctrl-C."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -85,15 +89,23 @@ def _ended_in_order() -> Iterator[None]:
         threading.Thread(target=_end_with_jvm, args=(os.getppid(), over), name="bspauc-jvm", daemon=True).start()
     try:
         yield
-    except BaseException:
-        if not ended:
-            raise
+    except BaseException as error:
         # Whatever it has become on its way: the JVM, which is often ended too, is no longer there to tidy up.
-        _failed("ended by SIGTERM.")
-        sys.exit(code)
+        if ended:
+            _failed("ended by SIGTERM.")
+            sys.exit(code)
+        if _began_with(error, KeyboardInterrupt):
+            _failed("ended by Ctrl-C.")
+            sys.exit(128 + signal.SIGINT)
+        raise
     finally:
         over.set()
         signal.signal(signal.SIGTERM, before)
+
+
+def _began_with(error: BaseException | None, kind: type[BaseException]) -> bool:
+    """Whether an error is of a kind, or was raised while one of it was dealt with."""
+    return error is not None and (isinstance(error, kind) or _began_with(error.__context__, kind))
 
 
 def _end_with_jvm(jvm: int, over: threading.Event) -> None:
@@ -129,6 +141,13 @@ def add_table_arguments(parser: ArgumentParser) -> None:
     """``--input`` and ``--format``."""
     parser.add_argument("--input", required=True, metavar="PATH", help="table to read: a file or a folder of files")
     parser.add_argument("--format", choices=FORMATS, help="default: by the file's name, else parquet")
+    parser.add_argument(
+        "--gaps",
+        nargs="+",
+        default=[],
+        metavar="WORD",
+        help="what stands for a number that is not there, besides white space, NA, NULL and the like",
+    )
 
 
 def add_model_arguments(parser: ArgumentParser, written: str) -> None:
@@ -149,7 +168,7 @@ def parse_params(pairs: Sequence[str], file: Path | None) -> dict[str, Any]:
         try:
             read = yaml.safe_load(file.read_text())
         except (OSError, ValueError, yaml.YAMLError) as error:
-            raise InvalidParamError(f"--params-file {file} cannot be read: {cause(error)}") from error
+            raise InvalidParamError(f"--params-file {file} cannot be read: {plain(error)}.") from error
         if not isinstance(read, dict):
             raise InvalidParamError(f"--params-file {file} must hold a mapping of Params to values.")
         values |= read
@@ -160,7 +179,7 @@ def parse_params(pairs: Sequence[str], file: Path | None) -> dict[str, Any]:
         try:
             values[name] = yaml.safe_load(text)
         except (ValueError, yaml.YAMLError) as error:
-            raise InvalidParamError(f"--param {pair} is no YAML: {cause(error)}.") from error
+            raise InvalidParamError(f"--param {pair} is no YAML: {plain(error)}.") from error
     known = [param.name for param in BSPAUCClassifier().params]
     for name in values:
         if name not in known:
@@ -180,8 +199,13 @@ def _meant(name: str, value: Any) -> Any:
     return value
 
 
-def numeric_label(frame: DataFrame, label: str, positive: str | None) -> tuple[DataFrame, str]:
-    """The label as 1.0 for ``positive`` and 0.0 for the rest, in the column ``LABEL``; numbers are left as they are."""
+def numeric_label(
+    frame: DataFrame, label: str, positive: str | None, gaps: Collection[str] = ()
+) -> tuple[DataFrame, str]:
+    """The label as 1.0 for ``positive`` and 0.0 for the rest, in the column ``LABEL``; numbers are left as they are.
+
+    White space and ``gaps`` are no labels.
+    """
     check_present(frame, [label], "--label")
     kind = frame.schema[label].dataType
     if positive is None:
@@ -190,21 +214,32 @@ def numeric_label(frame: DataFrame, label: str, positive: str | None) -> tuple[D
         if isinstance(kind, st.NumericType):
             return frame, label
         found = frame.select(quoted(label)).distinct().count()
+        values = _values_of(frame, label)
+        listed = ", ".join(values) + ", …" * (found > len(values))
         raise InvalidDataError(
-            f"--label {label} holds text, {found:,} different values: say which of them is positive by --positive."
+            f"--label {label} holds text, {found:,} different values ({listed}): say which of them is positive by "
+            "--positive."
         )
-    labelled = frame.withColumn(LABEL, _is_positive(label, kind, positive).cast("double"))
+    labelled = frame.withColumn(LABEL, _is_positive(label, kind, positive, gaps).cast("double"))
     if labelled.where(sf.col(LABEL) == 1.0).isEmpty():
-        raise InvalidDataError(f"--positive {positive}: no row of --label {label} has that value.")
+        known = nearest(positive, _values_of(frame, label))
+        raise InvalidDataError(f"--positive {positive}: no row of --label {label} has that value{known}.")
     return labelled, LABEL
 
 
-def _is_positive(label: str, kind: st.DataType, positive: str) -> Column:
+def _values_of(frame: DataFrame, label: str) -> list[str]:
+    """The first of a column's values, as an error may list them."""
+    texts = frame.select(quoted(label).cast("string").alias("value")).where("value is not null").distinct()
+    return [row["value"] for row in texts.orderBy("value").limit(_MOST_LISTED).collect()]
+
+
+def _is_positive(label: str, kind: st.DataType, positive: str, gaps: Collection[str]) -> Column:
     """Numbers are compared as numbers, all else as text."""
+    text = quoted(label).cast("string")
     if isinstance(kind, st.BooleanType) and positive.lower() in ("true", "false"):
-        return quoted(label).cast("string") == positive.lower()
+        return text == positive.lower()
     if not isinstance(kind, (st.NumericType, st.BooleanType)):
-        return quoted(label).cast("string") == positive
+        return sf.when(~is_blank(text), without(text, gaps)) == positive
     try:
         return quoted(label).cast("double") == float(positive)
     except ValueError as error:
@@ -224,8 +259,11 @@ def load_model(spark: SparkSession, where: str) -> PipelineModel:
     except ModelFormatError:
         raise
     except Exception as error:
+        if "[PATH_NOT_FOUND]" in str(error):
+            why = "is no saved model: it has no metadata" if exists(spark, where) else "does not exist"
+            raise InvalidDataError(f"--model {shown(where)} {why}.") from error
         # Spark's reader of pipelines raises whatever the file makes it stumble over, in Java too.
-        raise InvalidDataError(f"--model {shown(where)} is no saved model: {cause(error)}") from error
+        raise InvalidDataError(f"--model {shown(where)} is no saved model: {plain(error)}.") from error
     return _ending_in_ours(loaded, where)
 
 
@@ -236,7 +274,7 @@ def _from_mlflow(uri: str) -> PipelineModel:
     try:
         return _ending_in_ours(mlflow.spark.load_model(uri), uri)
     except (MlflowException, OSError) as error:
-        raise InvalidDataError(f"--model {shown(uri)} cannot be loaded: {cause(error)}") from error
+        raise InvalidDataError(f"--model {shown(uri)} cannot be loaded: {plain(error)}.") from error
 
 
 def _ending_in_ours(loaded: PipelineModel, where: str) -> PipelineModel:

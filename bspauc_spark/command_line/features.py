@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyspark.ml import PipelineModel, Transformer
 from pyspark.ml.feature import (
@@ -21,7 +21,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
-from bspauc_spark.command_line.tables import check_free, check_present, is_gap, replaced, undotted, without_dots
+from bspauc_spark.command_line import cells
+from bspauc_spark.command_line.tables import check_free, check_present, replaced, undotted, without_dots
 from bspauc_spark.errors import InvalidDataError
 from bspauc_spark.model import BSPAUCModel
 from bspauc_spark.rows.categories import EXACT, NUMBER, are_flags, are_numbers
@@ -29,6 +30,14 @@ from bspauc_spark.rows.columns import quoted
 
 FEATURES = "bspauc__features"
 _NUMBERS, _SCALED = "bspauc__numbers", "bspauc__scaled"
+
+
+class Made(NamedTuple):
+    """What is made of a table's columns: by which stages, in which column, and the gaps that they fill."""
+
+    stages: list[Any]
+    vector: str
+    gaps: dict[str, int]
 
 
 def feature_columns(frame: DataFrame, named: Sequence[str] | None, label: str, excluded: Collection[str]) -> list[str]:
@@ -40,7 +49,7 @@ def feature_columns(frame: DataFrame, named: Sequence[str] | None, label: str, e
         return list(dict.fromkeys(named))
     chosen = [name for name in frame.columns if name != label and name not in excluded]
     if not chosen:
-        raise InvalidDataError("no column is left to learn from.")
+        raise InvalidDataError("no column is left to learn from: --exclude fewer, or name some by --features.")
     return chosen
 
 
@@ -51,15 +60,22 @@ def flags_as_text(frame: DataFrame, names: Iterable[str]) -> DataFrame:
 
 
 def feature_stages(
-    frame: DataFrame, names: Sequence[str], categorical: Sequence[str], impute: str, most_categories: int
-) -> tuple[list[Any], str]:
-    """Pipeline stages from columns to one vector, and its name; they read the table ``without_dots``.
+    frame: DataFrame,
+    names: Sequence[str],
+    categorical: Sequence[str],
+    impute: str,
+    most_categories: int,
+    words: Collection[str] = (),
+    learned: Column | None = None,
+) -> Made:
+    """Pipeline stages from columns to one vector; they read the table ``without_dots``.
 
-    Text is encoded, numbers are imputed and scaled; what has no other values than 0 and 1 stays so.
+    Text is encoded, numbers are imputed and scaled; what has no other values than 0 and 1 stays so. Among numbers,
+    ``words`` stand for gaps. ``learned`` says of which rows the stages are to be fitted; all others must pass them too.
     """
     types = {name: frame.schema[name].dataType for name in names}
     if len(names) == 1 and isinstance(types[names[0]], (VectorUDT, st.ArrayType)):
-        return [], undotted(names[0])
+        return Made([], undotted(names[0]), {})
     texts = [name for name, kind in types.items() if isinstance(kind, st.StringType) or name in categorical]
     numbers = [name for name, kind in types.items() if isinstance(kind, st.NumericType) and name not in texts]
     booleans = [name for name, kind in types.items() if isinstance(kind, st.BooleanType) and name not in texts]
@@ -69,8 +85,9 @@ def feature_stages(
             raise InvalidDataError(
                 f"column {name} has type {kind}, from which no feature is made. Convert it, or --exclude it."
             )
-    _check_categories(frame, texts, most_categories)
-    values = _values(frame, {name: quoted(name).cast("double") for name in numbers + booleans})
+    learned = sf.lit(True) if learned is None else learned
+    _check_texts(frame, texts, categorical, most_categories, words, learned)
+    values = _values(frame, {name: quoted(name).cast("double") for name in numbers + booleans}, learned)
     gaps = _check_values(values, booleans, impute)
     stages: list[Any] = []
     inputs = {name: undotted(name) for name in names}
@@ -95,7 +112,7 @@ def feature_stages(
         stages.append(StandardScaler(inputCol=_NUMBERS, outputCol=_SCALED, withMean=True))
         parts.insert(0, _SCALED)
     stages.append(VectorAssembler(inputCols=parts, outputCol=FEATURES))
-    return stages, FEATURES
+    return Made(stages, FEATURES, gaps)
 
 
 def with_doubles(frame: DataFrame, stages: Iterable[Any]) -> DataFrame:
@@ -105,53 +122,64 @@ def with_doubles(frame: DataFrame, stages: Iterable[Any]) -> DataFrame:
     return replaced(frame, {name: quoted(name).cast("double") for name in names})
 
 
-def _check_categories(frame: DataFrame, texts: list[str], most: int) -> None:
-    if not texts:
-        return
-    counts = frame.select(*(sf.approx_count_distinct(quoted(name)) for name in texts)).first()
-    assert counts is not None
-    for name, count in zip(texts, counts, strict=True):
-        if not count:
+def _check_texts(
+    frame: DataFrame,
+    texts: list[str],
+    categorical: Collection[str],
+    most: int,
+    words: Collection[str],
+    learned: Column,
+) -> None:
+    counts = cells.count_texts(frame, texts, words, learned)
+    undecided = {name: found for name, found in counts.items() if name not in categorical}
+    cells.check_odd(frame, undecided, words)
+    for name, found in counts.items():
+        if not found.distinct:
             raise InvalidDataError(_EMPTY.format(name))
-        if count > most:
+        if found.distinct > most:
+            why = cells.why_text(frame, name, found, words) if name in undecided else ""
             raise InvalidDataError(
-                f"column {name} has about {count:,} different values, too many to encode. Leave it out by "
-                f"--exclude, or raise --max-categories above {most:,}."
+                f"column {name} has about {found.distinct:,} different values, too many to encode{why}. Leave it out "
+                f"by --exclude, or raise --max-categories above {most:,}."
             )
 
 
-_EMPTY = "column {} has no value in any row. Leave it out by --exclude."
+_EMPTY = "column {} has no value in any row to learn from. Leave it out by --exclude."
 
 
 @dataclass(frozen=True)
 class _Values:
-    """Of a column of numbers: rows without one, infinite ones, finite or infinite ones other than 0 and 1."""
+    """Of a column of numbers: rows without one, and infinite ones; of the rows to learn from, those that have one, and
+    one other than 0 and 1.
+    """
 
     rows: int
     missing: int
     infinite: int
+    learned: int
     others: int
 
 
-def _values(frame: DataFrame, columns: Mapping[str, Column]) -> dict[str, _Values]:
+def _values(frame: DataFrame, columns: Mapping[str, Column], learned: Column | None = None) -> dict[str, _Values]:
     """One pass over the table; ``columns`` are doubles."""
     if not columns:
         return {}
     sums = [sf.count("*")]
     for column in columns.values():
         there = column.isNotNull() & ~sf.isnan(column)
-        infinite = sf.abs(column) == float("inf")
-        sums += [sf.count_if(~there), sf.count_if(infinite), sf.count_if(there & ~column.isin(0.0, 1.0))]
+        seen = there if learned is None else there & learned
+        sums += [sf.count_if(~there), sf.count_if(sf.abs(column) == float("inf"))]
+        sums += [sf.count_if(seen), sf.count_if(seen & ~column.isin(0.0, 1.0))]
     found = frame.select(*sums).first()
     assert found is not None
     rows, *counts = found
-    return {name: _Values(rows, *counts[3 * k : 3 * k + 3]) for k, name in enumerate(columns)}
+    return {name: _Values(rows, *counts[4 * k : 4 * k + 4]) for k, name in enumerate(columns)}
 
 
-def _check_values(values: Mapping[str, _Values], booleans: Sequence[str], impute: str) -> list[str]:
-    """Refuse what no stage can mend; the columns with gaps to be filled."""
+def _check_values(values: Mapping[str, _Values], booleans: Sequence[str], impute: str) -> dict[str, int]:
+    """Refuse what no stage can mend; the columns with gaps to be filled, and how many."""
     for name, found in values.items():
-        if found.missing == found.rows:
+        if not found.learned:
             raise InvalidDataError(_EMPTY.format(name))
         _check_finite(name, found, "Mend them, or --exclude it.")
         if found.missing and name in booleans:
@@ -159,10 +187,13 @@ def _check_values(values: Mapping[str, _Values], booleans: Sequence[str], impute
                 f"column {name} holds true and false, and nothing in {found.missing:,} of {found.rows:,} rows. Fill "
                 "the gaps, or --exclude it; by --categorical, a gap is a category of its own."
             )
-    gaps = [name for name, found in values.items() if found.missing]
+    gaps = {name: found.missing for name, found in values.items() if found.missing}
     if gaps and impute == "error":
+        name, missing = next(iter(gaps.items()))
+        also = f", as have {len(gaps) - 1} other columns" if len(gaps) > 1 else ""
         raise InvalidDataError(
-            f"column {gaps[0]} has missing values, as have {len(gaps) - 1} others. Fill them, or --impute median."
+            f"column {name} has no value in {missing:,} of {values[name].rows:,} rows{also}. Fill them, or --impute "
+            "median."
         )
     return gaps
 
@@ -179,12 +210,12 @@ def width_read(model: PipelineModel) -> int | None:
     return last.numFeatures if len(model.stages) == 1 else None
 
 
-def prepared(model: PipelineModel, frame: DataFrame) -> tuple[BSPAUCModel, DataFrame]:
-    """The last stage, and the rows as they come to it."""
+def prepared(model: PipelineModel, frame: DataFrame, words: Collection[str] = ()) -> tuple[BSPAUCModel, DataFrame]:
+    """The last stage, and the rows as they come to it; among numbers, ``words`` stand for gaps."""
     *before, last = model.stages
     assert isinstance(last, BSPAUCModel)
     stages: list[Transformer] = list(before)
-    frame = _as_read(stages, frame)
+    frame = _as_read(stages, frame, words)
     for stage in stages:
         for column in _inputs(stage):
             if column not in frame.columns:
@@ -193,7 +224,7 @@ def prepared(model: PipelineModel, frame: DataFrame) -> tuple[BSPAUCModel, DataF
     return last, frame
 
 
-def _as_read(stages: Sequence[Transformer], frame: DataFrame) -> DataFrame:
+def _as_read(stages: Sequence[Transformer], frame: DataFrame, words: Collection[str]) -> DataFrame:
     """The table with the types that the stages take: what they count as numbers in training is text in a CSV."""
     given = {undotted(name): name for name in frame.columns}
     frame = without_dots(frame)
@@ -203,13 +234,13 @@ def _as_read(stages: Sequence[Transformer], frame: DataFrame) -> DataFrame:
     }
     frame = _categories_as_learned(stages, flags_as_text(frame, read[StringIndexerModel]))
     numbers = {
-        name: _number(given[name], name, frame.schema[name].dataType)
+        name: _number(given[name], name, frame.schema[name].dataType, words)
         for name in dict.fromkeys(read[ImputerModel] + read[VectorAssembler])
         if not isinstance(frame.schema[name].dataType, (VectorUDT, st.ArrayType))
     }
     filled = {*read[ImputerModel], *(name for stage in stages if _lets_gaps_pass(stage) for name in _inputs(stage))}
-    _check_numbers(frame, numbers, given, filled)
     texts = [name for name in numbers if isinstance(frame.schema[name].dataType, st.StringType)]
+    _check_numbers(frame, numbers, texts, given, filled, words)
     return replaced(frame, {name: numbers[name] for name in (*texts, *read[ImputerModel])})
 
 
@@ -242,10 +273,10 @@ def _lets_gaps_pass(stage: Transformer) -> bool:
     return isinstance(stage, VectorAssembler) and stage.getHandleInvalid() != "error"
 
 
-def _number(given: str, name: str, kind: st.DataType) -> Column:
+def _number(given: str, name: str, kind: st.DataType, words: Collection[str]) -> Column:
     if isinstance(kind, st.StringType):
         # A flag of the training may be true and false here.
-        return sf.coalesce(quoted(name).try_cast("double"), _flag(name).cast("double"))
+        return sf.coalesce(cells.without(quoted(name), words).try_cast("double"), _flag(name).cast("double"))
     if isinstance(kind, (st.NumericType, st.BooleanType)):
         return quoted(name).cast("double")
     raise InvalidDataError(f"column {given} has type {kind.simpleString()}, but the model reads numbers there.")
@@ -256,17 +287,24 @@ def _flag(name: str) -> Column:
     return sf.when(lower.isin("true", "false"), lower == "true")
 
 
-def _check_numbers(frame: DataFrame, numbers: Mapping[str, Column], given: Mapping[str, str], filled: set[str]) -> None:
+def _check_numbers(
+    frame: DataFrame,
+    numbers: Mapping[str, Column],
+    texts: Sequence[str],
+    given: Mapping[str, str],
+    filled: set[str],
+    words: Collection[str],
+) -> None:
     """Refuse text, infinite values, and gaps that no stage fills: Spark would fail at them halfway."""
     values = _values(frame, numbers)
-    texts = [name for name in numbers if isinstance(frame.schema[name].dataType, st.StringType)]
-    wrong = [sf.count_if(numbers[name].isNull() & ~is_gap(quoted(name))) for name in texts]
-    counts = dict(zip(texts, frame.select(*wrong).first() or (), strict=True)) if texts else {}
+    odd = {name: numbers[name].isNull() & ~cells.is_gap(quoted(name), words) for name in texts}
+    counts = dict(zip(odd, frame.select(*map(sf.count_if, odd.values())).first() or (), strict=True)) if odd else {}
     for name, found in values.items():
         if counts.get(name):
             raise InvalidDataError(
                 f"column {given[name]} has text in {counts[name]:,} of {found.rows:,} rows, where the model reads "
-                "numbers. Mend them."
+                f"numbers: {cells.named(frame, name, odd[name])}. Mend them, or say by --gaps what stands for a number "
+                "that is not there."
             )
         _check_finite(given[name], found, "Mend them.")
         if found.missing and name not in filled:

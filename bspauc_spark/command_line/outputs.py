@@ -13,7 +13,8 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from bspauc_spark.errors import InvalidDataError, InvalidParamError, cause, reason, shown
+from bspauc_spark.command_line.said import plain
+from bspauc_spark.errors import InvalidDataError, InvalidParamError, reason, shown
 from bspauc_spark.rows.storage import DiskFolder, on_disk
 
 MLFLOW_SCHEMES = ("models:/", "runs:/", "mlflow-artifacts:/")
@@ -55,6 +56,12 @@ def check_report(spark: SparkSession, report: Path | None, output: str, inputs: 
             DiskFolder(path.parent).try_to_write()
     except OSError as error:
         raise InvalidDataError(f"--report {report} cannot be written: {reason(error)}. Give another path.") from error
+
+
+def exists(spark: SparkSession, path: str) -> bool:
+    """Whether there is a file or a folder, on whatever storage."""
+    place, files = _place(spark, path)
+    return bool(files.exists(place))
 
 
 def _check_apart(spark: SparkSession, option: str, path: str, qualified: str, inputs: Mapping[str, str]) -> None:
@@ -110,4 +117,4 @@ def _refusing(option: str, path: str, what: str = "written") -> Iterator[None]:
     try:
         yield
     except (Py4JJavaError, PySparkException) as error:
-        raise InvalidDataError(f"{option} {shown(path)} cannot be {what}: {cause(error)}") from error
+        raise InvalidDataError(f"{option} {shown(path)} cannot be {what}: {plain(error)}.") from error

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
-from bspauc_spark.errors import InvalidDataError, cause, shown
+from bspauc_spark.command_line.cells import count_texts, without
+from bspauc_spark.command_line.said import plain
+from bspauc_spark.errors import InvalidDataError, shown
 from bspauc_spark.rows.columns import quoted
 
 FORMATS = ("parquet", "csv", "libsvm", "delta")
@@ -21,9 +25,6 @@ _SUFFIXES = {".csv": "csv", ".gz": "csv", ".libsvm": "libsvm", ".svm": "libsvm",
 # line feed, and trims what it writes.
 _CSV: dict[str, bool | str] = {"header": True, "quote": '"', "escape": '"', "multiLine": True}
 _CSV_WRITTEN: dict[str, bool | str] = {**_CSV, "ignoreLeadingWhiteSpace": False, "ignoreTrailingWhiteSpace": False}
-# What R, databases and spreadsheets write for a number that is not there.
-_GAPS = ("NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "None", "\\N")
-_NUMBER = r"^\s*[+-]?((\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?|(?i:inf|infinity))\s*$"
 
 
 def format_of(path: str, given: str | None) -> str:
@@ -37,7 +38,11 @@ def read_table(spark: SparkSession, path: str, table_format: str | None, width: 
     ``width``: how many features a LIBSVM file is to have; Spark counts up to the last that occurs.
     """
     chosen = format_of(path, table_format)
-    frame = _read(spark, path, chosen, {})
+    frame = _read(
+        spark, path, chosen, {}, "" if table_format else " If it is of another format, say which by --format."
+    )
+    if chosen == "csv":
+        _check_header(frame, path)
     if chosen != "libsvm" or width is None:
         return frame
     found = frame.schema["features"].metadata["numFeatures"]
@@ -49,10 +54,40 @@ def read_table(spark: SparkSession, path: str, table_format: str | None, width: 
     return _read(spark, path, chosen, {"numFeatures": str(width)})
 
 
-def typed(frame: DataFrame, path: str, table_format: str | None, names: Iterable[str]) -> DataFrame:
+def _check_header(frame: DataFrame, path: str) -> None:
+    """Refuse a CSV whose first line does not name its columns, each otherwise."""
+    if not frame.columns:
+        raise InvalidDataError(f"--input {shown(path)} is empty: a CSV begins with a line that names its columns.")
+    if len(frame.columns) == 1 and any(mark in frame.columns[0] for mark in ";\t|"):
+        raise InvalidDataError(
+            f"--input {shown(path)} has a single column, {frame.columns[0]}: in a CSV, commas are between the columns. "
+            "Write it so."
+        )
+    # Spark has renamed columns of one name by their places, which may be names of others.
+    first = _read(frame.sparkSession, path, "csv", {"header": False}).first()
+    names = [name for name in first or () if name]
+    sensitive = str(frame.sparkSession.conf.get("spark.sql.caseSensitive")).lower() == "true"
+    keys = [name if sensitive else name.lower() for name in names]
+    twice = [name for name, key in zip(names, keys, strict=True) if Counter(keys)[key] > 1]
+    if twice:
+        raise InvalidDataError(
+            f"--input {shown(path)} has the columns {', '.join(twice)}, which are one name to Spark. Rename or remove "
+            "all but one."
+        )
+
+
+def check_rows(frame: DataFrame, path: str) -> None:
+    """Refuse a table without rows."""
+    if frame.isEmpty():
+        raise InvalidDataError(f"--input {shown(path)} has no rows. Give a table that has some.")
+
+
+def typed(
+    frame: DataFrame, path: str, table_format: str | None, names: Iterable[str], gaps: Collection[str] = ()
+) -> DataFrame:
     """The table with those of ``names`` as numbers, booleans or times of which a CSV holds nothing else.
 
-    Numbers may have gaps among them.
+    Numbers may have gaps among them; ``gaps`` are words that stand for one, besides the usual ones.
     """
     if format_of(path, table_format) != "csv":
         return frame
@@ -61,36 +96,29 @@ def typed(frame: DataFrame, path: str, table_format: str | None, names: Iterable
     inferred = _read(frame.sparkSession, path, "csv", options).schema
     kinds = {name: inferred[name].dataType for name in names}
     texts = [name for name, kind in kinds.items() if isinstance(kind, st.StringType)]
-    kinds |= dict.fromkeys(_numbers_with_gaps(frame, texts), st.DoubleType())
-    casts = {name: quoted(name).try_cast(kind) for name, kind in kinds.items() if not isinstance(kind, st.StringType)}
+    counts = count_texts(frame, texts, gaps)
+    # Among other text NA may be a country.
+    with_gaps = [name for name, found in counts.items() if found.numbers and not found.odd]
+    kinds |= dict.fromkeys(with_gaps, st.DoubleType())
+    casts = {
+        name: without(quoted(name), gaps).try_cast(kind)
+        for name, kind in kinds.items()
+        if not isinstance(kind, st.StringType)
+    }
     return replaced(frame, casts)
 
 
-def _numbers_with_gaps(frame: DataFrame, texts: Sequence[str]) -> list[str]:
-    """Those of the columns that hold numbers and words for a gap; among other text NA may be a country."""
-    if not texts:
-        return []
-    sums = []
-    for column in map(quoted, texts):
-        number = column.rlike(_NUMBER)
-        sums += [sf.count_if(number), sf.count_if(~number & ~is_gap(column))]
-    found = frame.select(*sums).first()
-    assert found is not None
-    counts = zip(texts, found[::2], found[1::2], strict=True)
-    return [name for name, numbers, others in counts if numbers and not others]
-
-
-def is_gap(text: Column) -> Column:
-    """Whether a text stands for a number that is not there."""
-    return sf.trim(text).isin(*_GAPS)
-
-
-def _read(spark: SparkSession, path: str, chosen: str, more: Mapping[str, bool | str]) -> DataFrame:
+def _read(spark: SparkSession, path: str, chosen: str, more: Mapping[str, bool | str], advice: str = "") -> DataFrame:
     options = {**_CSV, **more} if chosen == "csv" else more
     try:
         return spark.read.format(chosen).options(**options).load(path)
-    except PySparkException as error:
-        raise InvalidDataError(f"--input {shown(path)} cannot be read as {chosen}: {cause(error)}") from error
+    except (PySparkException, Py4JJavaError) as error:
+        if "[PATH_NOT_FOUND]" in str(error):
+            raise InvalidDataError(f"--input {shown(path)} does not exist.") from error
+        if "[UNABLE_TO_INFER_SCHEMA]" in str(error):
+            raise InvalidDataError(f"--input {shown(path)} holds no files of a table as {chosen}.{advice}") from error
+        reason = plain(error).partition(". Expected magic number")[0]
+        raise InvalidDataError(f"--input {shown(path)} cannot be read as {chosen}: {reason}.{advice}") from error
 
 
 def write_table(frame: DataFrame, path: str, table_format: str | None, overwrite: bool) -> None:
@@ -103,7 +131,7 @@ def write_table(frame: DataFrame, path: str, table_format: str | None, overwrite
 
 def written(spark: SparkSession, path: str, table_format: str | None, numbers: Iterable[str]) -> DataFrame:
     """What ``write_table`` wrote, with ``numbers`` as numbers."""
-    frame = read_table(spark, path, table_format)
+    frame = _read(spark, path, format_of(path, table_format), {})
     return replaced(frame, {name: quoted(name).cast("double") for name in numbers})
 
 
@@ -156,7 +184,10 @@ def check_present(frame: DataFrame, names: Iterable[str], option: str) -> None:
     """Refuse names of columns that are not there, with the nearest that is."""
     for name in names:
         if name not in frame.columns:
-            raise InvalidDataError(f"{option} {name}: there is no such column{nearest(name, frame.columns)}.")
+            # As if the first row were taken for the header.
+            headless = any(column.replace(".", "").isdigit() for column in frame.columns)
+            hint = " The first line of a CSV must name its columns." if headless else ""
+            raise InvalidDataError(f"{option} {name}: there is no such column{nearest(name, frame.columns)}.{hint}")
 
 
 def check_free(frame: DataFrame, names: Iterable[str], why: str = "") -> None:
@@ -171,4 +202,6 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """What of ``known`` may have been meant."""
     known = list(known)
     close = difflib.get_close_matches(name, known, 1, 0.5)
-    return f"; did you mean {close[0]}" if close else f"; there are {', '.join(known[:20])}"
+    if not close:
+        return f"; there are {', '.join(known[:20])}"
+    return f"; did you mean {close[0] if close[0] == close[0].strip() else repr(close[0])}"

@@ -21,7 +21,7 @@ def test_only_numbers_are_scaled(spark: SparkSession) -> None:
         }
     )
     frame = spark.createDataFrame(rows)
-    stages, name = features.feature_stages(frame, list(rows.columns), [], "median", 100)
+    stages, name, gaps = features.feature_stages(frame, list(rows.columns), [], "median", 100)
     made = Pipeline(stages=stages).fit(frame).transform(frame).select(name).collect()
     x = np.array([row[0].toArray() for row in made])
     # Spark's median of an even count is the lower one, and its standard deviation that of a sample.
@@ -30,5 +30,6 @@ def test_only_numbers_are_scaled(spark: SparkSession) -> None:
         np.testing.assert_allclose(x[:, column], (given - given.mean()) / given.std(ddof=1))
     np.testing.assert_array_equal(x[:, 2], [0.0, 1.0, 0.0, 0.0])
     np.testing.assert_array_equal(x[:, 3], [1.0, 0.0, 0.0, 0.0])
+    assert gaps == {"amount": 1, "flag": 1}
     # Rome, Oslo, and a place for cities not seen in training.
     np.testing.assert_array_equal(x[:, 4:], [[1, 0, 0], [1, 0, 0], [0, 1, 0], [1, 0, 0]])

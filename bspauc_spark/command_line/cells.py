@@ -1,0 +1,115 @@
+"""Cells of text: which of them are numbers, which stand for a number that is not there, and which are neither."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+
+from bspauc_spark.errors import InvalidDataError
+from bspauc_spark.rows.columns import quoted
+
+# What R, databases and spreadsheets write for a number that is not there.
+_GAPS = ("NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "None", "\\N")
+_NUMBER = r"^\s*[+-]?((\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?|(?i:inf|infinity))\s*$"
+_NO_WHITE_SPACE = r"[^\s\p{Z}]"
+# Odd cells among numbers are taken for mistakes or gaps up to this share; beyond it the column is one of text.
+_MOST_ODD = 0.1
+# An error names so many different values.
+_MOST_NAMED = 3
+_LONGEST = 20
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Of a column of text: about how many different values, how many cells with a number, how many neither that nor a
+    gap.
+    """
+
+    distinct: int
+    numbers: int
+    odd: int
+
+
+def is_blank(text: Column) -> Column:
+    """Whether a cell has nothing in it but white space."""
+    return ~text.rlike(_NO_WHITE_SPACE)
+
+
+def is_gap(text: Column, words: Collection[str] = ()) -> Column:
+    """Whether a text stands for a number that is not there; ``words`` do so besides the usual ones."""
+    return is_blank(text) | sf.trim(text).isin(*_GAPS, *words)
+
+
+def without(text: Column, words: Collection[str]) -> Column:
+    """The text, or null where it is one of ``words``."""
+    return sf.when(~sf.trim(text).isin(*words), text) if words else text
+
+
+def count_texts(
+    frame: DataFrame, names: Sequence[str], words: Collection[str], learned: Column | None = None
+) -> dict[str, Texts]:
+    """One pass over the table; different values are counted among the rows that are ``learned`` from."""
+    if not names:
+        return {}
+    sums = []
+    for name in names:
+        cell = quoted(name).cast("string")
+        seen = cell if learned is None else sf.when(learned, cell)
+        sums += [sf.approx_count_distinct(seen), sf.count_if(_is_number(cell)), sf.count_if(_is_odd(cell, words))]
+    counts = frame.select(*sums).first()
+    assert counts is not None
+    return {name: Texts(*counts[3 * k : 3 * k + 3]) for k, name in enumerate(names)}
+
+
+def check_odd(frame: DataFrame, texts: Mapping[str, Texts], words: Collection[str]) -> None:
+    """Refuse columns that hold numbers but for a few cells: only the user knows what these are."""
+    for name, found in texts.items():
+        if 0 < found.odd <= _MOST_ODD * (found.odd + found.numbers):
+            odd = _is_odd(quoted(name), words)
+            raise InvalidDataError(
+                f"column {name} holds numbers, but in {found.odd:,} of {frame.count():,} rows "
+                f"{named(frame, name, odd)}. If no number is there, say so by --gaps {_as_words(frame, name, odd)}; if "
+                f"the column holds codes, by --categorical {shlex.quote(name)}. Else mend them."
+            )
+
+
+def why_text(frame: DataFrame, name: str, found: Texts, words: Collection[str]) -> str:
+    """Why a column that holds numbers, too, is one of text; nothing if it holds none."""
+    if not found.numbers:
+        return ""
+    if not found.odd:
+        return "; the table declares it as text, though it holds numbers: convert it there"
+    example, _ = _most_frequent(frame, name, _is_odd(quoted(name), words))[0]
+    return f"; it is text, since {found.odd:,} of {frame.count():,} rows hold no number there, such as {example!r}"
+
+
+def named(frame: DataFrame, name: str, odd: Column) -> str:
+    """The values of those cells of a column that are ``odd``, the most frequent first, each with its number of rows."""
+    found = _most_frequent(frame, name, odd)
+    listed = ", ".join(f"{value!r} ({rows:,})" for value, rows in found[:_MOST_NAMED])
+    return listed + ", …" * (len(found) > _MOST_NAMED)
+
+
+def _as_words(frame: DataFrame, name: str, odd: Column) -> str:
+    found = _most_frequent(frame, name, odd)
+    whole = len(found) <= _MOST_NAMED and all(len(value) < _LONGEST for value, _ in found)
+    return shlex.join(value.strip() for value, _ in found) if whole else "WORD …"
+
+
+def _most_frequent(frame: DataFrame, name: str, odd: Column) -> list[tuple[str, int]]:
+    value = sf.substring(quoted(name).cast("string"), 1, _LONGEST).alias("value")
+    counted = frame.where(odd).groupBy(value).agg(sf.count("*").alias("rows"))
+    found = counted.orderBy(sf.desc("rows"), "value").limit(_MOST_NAMED + 1).collect()
+    return [(row["value"], row["rows"]) for row in found]
+
+
+def _is_number(text: Column) -> Column:
+    return text.rlike(_NUMBER)
+
+
+def _is_odd(text: Column, words: Collection[str]) -> Column:
+    return ~_is_number(text) & ~is_gap(text, words)

@@ -24,13 +24,13 @@ from typing import Any
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 
-from bspauc_spark.checkpoint import Checkpoints
 from pyspark.ml import Pipeline, PipelineModel
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from bspauc_spark import BSPAUCClassifier, BSPAUCModel
 from bspauc_spark.command_line import cli, features, outputs, tables
+from bspauc_spark.loop.checkpoint import Checkpoints
 
 
 def main() -> int:

@@ -234,7 +234,7 @@ def test_a_fit_that_diverges_in_a_later_round_hands_over_a_model_that_saves_and_
     moons: DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rates: list[float] = []
-    block = Worker.block
+    block = Worker.train
 
     def broken(self: Worker, selection: Selection, rate: float = 1.0) -> BlockReport:
         rates.append(rate)
@@ -242,7 +242,7 @@ def test_a_fit_that_diverges_in_a_later_round_hands_over_a_model_that_saves_and_
             raise DivergedError("from round 3 on")
         return block(self, selection, rate)
 
-    monkeypatch.setattr(Worker, "block", broken)
+    monkeypatch.setattr(Worker, "train", broken)
     with pytest.raises(DivergedError, match="from round 3 on") as caught:
         BSPAUCClassifier(**{**FAST, "rounds": 4}).fit(moons)
     assert rates == [1, 1, 1, 0.5, 0.25, 0.125]

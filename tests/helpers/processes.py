@@ -15,7 +15,8 @@ from types import TracebackType
 from typing import Any
 
 # Short-lived JVMs on a few cores: compiling for speed would cost more than it gains.
-QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# Room for what is compiled: with the default of this mode, 48 MB, a session of many tests soon interprets instead.
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=256m"
 
 
 def parents() -> dict[int, int]:

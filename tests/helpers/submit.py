@@ -12,6 +12,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import pytest
+from pyspark.sql import SparkSession
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -45,18 +48,23 @@ def _environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
     return {**os.environ, **python, **(more or {})}
 
 
-def call(job: str, *args: str) -> subprocess.CompletedProcess[str]:
-    """The job's ``main`` with these arguments, in this process: seconds instead of a new JVM."""
+def call(job: str, *args: str, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """The job's ``main`` with these arguments, in this process and its session: seconds instead of a new JVM.
+
+    Paths among the arguments are absolute: the session's JVM stays in the folder where it began.
+    """
     spec = importlib.util.spec_from_file_location(job.removesuffix(".py"), ROOT / "jobs" / job)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    output, errors, before = io.StringIO(), io.StringIO(), sys.argv
-    try:
-        sys.argv = [job, *args]
+    output, errors = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", [job, *args])
+        # The session is not the job's to end.
+        patch.setattr(SparkSession, "stop", lambda _: None)
+        for name, value in (environment or {}).items():
+            patch.setenv(name, value)
         spec.loader.exec_module(module)
         with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
             code = module.main()
-    finally:
-        sys.argv = before
-    return subprocess.CompletedProcess([job, *args], code, output.getvalue(), errors.getvalue())
+    return subprocess.CompletedProcess([job, *args], code or 0, output.getvalue(), errors.getvalue())

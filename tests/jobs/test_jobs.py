@@ -1,4 +1,4 @@
-"""Train, score and audit, each run as a user runs it, on files of the test's own."""
+"""Train, score and audit on files of the test's own: two of them by spark-submit, as a user runs it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +76,10 @@ def _results(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return found
 
 
+def _given(paths: Mapping[str, Path | str]) -> list[str]:
+    return [str(part) for pair in paths.items() for part in pair]
+
+
 def _refused(done: subprocess.CompletedProcess[str], *parts: str) -> None:
     assert done.returncode == 2, done.stdout[-1000:] + done.stderr[-2000:]
     # spark-submit joins what a script writes to stderr with its stdout.
@@ -110,11 +114,11 @@ def test_training_was_logged_and_the_model_registered(trained: dict[str, Any], f
     assert client.get_model_version("claims", "1").run_id == trained["mlflow_run"]
 
 
-def test_scoring_adds_three_columns_and_ranks(trained: dict[str, Any], folder: Path) -> None:
+def test_scoring_adds_three_columns_and_ranks(spark: SparkSession, trained: dict[str, Any], folder: Path) -> None:
     new = claims(seed=1).drop(columns="status").replace({"city": {"Rome": "Lima"}})
     new.to_parquet(folder / "new.parquet")
-    done = submit("score.py", *("--model", "model", "--input", "new.parquet", "--output", "scored.csv"), cwd=folder)
-    found = _results(done)
+    paths = {"--model": folder / "model", "--input": folder / "new.parquet", "--output": folder / "scored.csv"}
+    found = _results(call("score.py", *_given(paths)))
     table = pd.concat([pd.read_csv(file) for file in (folder / "scored.csv").glob("part-*.csv")])
     assert found["rows"] == len(table) == 3000
     assert set(table.columns) == {*new.columns, "score", "probability", "prediction"}
@@ -122,27 +126,24 @@ def test_scoring_adds_three_columns_and_ranks(trained: dict[str, Any], folder: P
     assert roc_auc_score(table["truth"] == "fraud", table["score"]) > 0.9
 
 
-def test_scoring_with_a_model_from_mlflow_gives_the_same(trained: dict[str, Any], folder: Path) -> None:
+def test_scoring_with_a_model_from_mlflow_gives_the_same(
+    spark: SparkSession, trained: dict[str, Any], folder: Path
+) -> None:
     claims(rows=50, seed=2).to_csv(folder / "few.csv", index=False)
     scores = []
-    for number, model in enumerate(("model", "models:/claims/1")):
-        done = submit(
-            *("score.py", "--model", model, "--input", "few.csv", "--output", f"few-{number}"),
-            cwd=folder,
-            environment={"MLFLOW_TRACKING_URI": f"sqlite:///{folder}/runs.db"},
-        )
-        _results(done)
+    for number, model in enumerate((folder / "model", "models:/claims/1")):
+        paths = {"--model": model, "--input": folder / "few.csv", "--output": folder / f"few-{number}"}
+        _results(call("score.py", *_given(paths), environment={"MLFLOW_TRACKING_URI": f"sqlite:///{folder}/runs.db"}))
         scores.append(pd.read_parquet(folder / f"few-{number}").set_index("claim")["score"].sort_index())
     pd.testing.assert_series_equal(*scores, atol=1e-6)
 
 
-def test_the_audit_finds_wrong_labels_first_and_writes_a_report(trained: dict[str, Any], folder: Path) -> None:
-    done = submit(
-        *("audit.py", "--model", "model", "--input", "claims.csv", "--label", "status", "--positive", "fraud"),
-        *("--output", "suspects", "--top", "100", "--report", "audit.html"),
-        cwd=folder,
-    )
-    found = _results(done)
+def test_the_audit_finds_wrong_labels_first_and_writes_a_report(
+    spark: SparkSession, trained: dict[str, Any], folder: Path
+) -> None:
+    paths = {"--model": "model", "--input": "claims.csv", "--output": "suspects", "--report": "audit.html"}
+    asked = ("--label", "status", "--positive", "fraud", "--top", "100")
+    found = _results(call("audit.py", *_given({name: folder / path for name, path in paths.items()}), *asked))
     table = pd.read_parquet(folder / "suspects").sort_values("suspicion", ascending=False)
     assert found["rows"] == len(table) == 100
     assert {"claim", "status", "score", "loss", "weight", "suspicion"} <= set(table.columns)
@@ -152,7 +153,7 @@ def test_the_audit_finds_wrong_labels_first_and_writes_a_report(trained: dict[st
     assert table["claim"].iloc[0] in page
 
 
-def test_vector_columns_in_libsvm_files_are_taken_as_they_are(tmp_path: Path) -> None:
+def test_vector_columns_in_libsvm_files_are_taken_as_they_are(spark: SparkSession, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(400, 5))
     y = (x[:, 0] + x[:, 1] > 1).astype(int)
@@ -160,10 +161,11 @@ def test_vector_columns_in_libsvm_files_are_taken_as_they_are(tmp_path: Path) ->
         f"{label} " + " ".join(f"{k + 1}:{v:.5f}" for k, v in enumerate(row)) for label, row in zip(y, x, strict=True)
     )
     (tmp_path / "rows.libsvm").write_text("\n".join(lines) + "\n")
-    done = submit("train.py", *("--input", "rows.libsvm", "--label", "label", "--output", "model"), *FAST, cwd=tmp_path)
-    assert _results(done)["features"] == 5
+    paths = {"--input": tmp_path / "rows.libsvm", "--output": tmp_path / "model"}
+    assert _results(call("train.py", *_given(paths), "--label", "label", *FAST))["features"] == 5
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("end", [os.killpg, os.kill], ids=["all processes", "spark-submit alone"])
 def test_a_job_that_a_scheduler_ends_leaves_no_staged_rows(
     folder: Path, tmp_path: Path, end: Callable[[int, int], None]
@@ -211,12 +213,10 @@ def test_a_job_that_is_ended_says_so_whatever_fails_on_the_way(capsys: pytest.Ca
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-REFUSED_BY_SUBMIT = [
+REFUSED = [
     (["--label", "statsu"], ["--label statsu: there is no such column; did you mean status"]),
     (["--label", "status", "--positive", "fraud", "--param", "round=3"], ["--param round", "did you mean rounds"]),
     (["--label", "status", "--input", "claimz.csv"], ["claimz.csv cannot be read as csv"]),
-]
-REFUSED = [
     (["--label", "status"], ["holds text, 2 different values", "--positive"]),
     (["--label", "status", "--positive", "theft"], ["--positive theft: no row"]),
     (["--label", "status", "--positive", "fraud"], ["column claim has about", "--exclude"]),
@@ -242,7 +242,9 @@ def _arguments(folder: Path, extra: list[str]) -> list[str]:
     return [part for pair in located.items() for part in pair]
 
 
-@pytest.mark.parametrize(("extra", "parts"), REFUSED_BY_SUBMIT)
+@pytest.mark.parametrize(
+    ("extra", "parts"), [REFUSED[2], *(pytest.param(*one, marks=pytest.mark.thorough) for one in REFUSED[:2])]
+)
 def test_training_refuses_what_cannot_work_in_one_line(folder: Path, extra: list[str], parts: list[str]) -> None:
     _refused(submit("train.py", *_arguments(folder, extra), cwd=folder), *parts)
     assert not (folder / "never").exists()

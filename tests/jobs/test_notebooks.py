@@ -14,7 +14,11 @@ ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 
-@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda notebook: notebook.stem)
+@pytest.mark.parametrize(
+    "notebook",
+    [NOTEBOOKS[0], *(pytest.param(one, marks=pytest.mark.thorough) for one in NOTEBOOKS[1:])],
+    ids=lambda notebook: notebook.stem,
+)
 def test_the_notebook_runs(notebook: Path, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(ROOT / "tools" / "notebooks.py"), notebook.stem, "--output", str(tmp_path)],

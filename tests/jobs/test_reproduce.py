@@ -1,18 +1,20 @@
-"""The reproduction job by spark-submit, on small files of the right form."""
+"""The reproduction job on small files of the right form."""
 
 from __future__ import annotations
 
 import json
 import lzma
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from pyspark.sql import SparkSession
 
 from jobs import reproduce
-from tests.helpers.submit import submit
+from tests.helpers.submit import call, submit
 
 
 @pytest.fixture(scope="module")
@@ -30,10 +32,14 @@ def runs(output: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in (output / "runs.jsonl").read_text().splitlines()]
 
 
-def test_a_table_is_tuned_run_printed_and_not_run_again(data_dir: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("submitted", [False, pytest.param(True, marks=pytest.mark.thorough)])
+def test_a_table_is_tuned_run_printed_and_not_run_again(
+    submitted: bool, spark: SparkSession, data_dir: Path, tmp_path: Path
+) -> None:
+    start = partial(submit, cwd=tmp_path) if submitted else call
     command = ["--table", "3", "--datasets", "skin_nonskin", "--methods", "opauc", "koil", "--noise", "flip-20"]
     command += ["--trials", "2", "--data-dir", str(data_dir), "--output", str(tmp_path / "out")]
-    done = submit("reproduce.py", *command, cwd=tmp_path)
+    done = start("reproduce.py", *command)
     assert done.returncode == 0, done.stderr[-2000:]
     assert "| skin_nonskin, 20 % flip |" in done.stdout
     assert "<br>paper 0.884" in done.stdout
@@ -62,7 +68,7 @@ def test_a_table_is_tuned_run_printed_and_not_run_again(data_dir: Path, tmp_path
     # A run whose line was cut off is run again, and no other.
     path = tmp_path / "out" / "runs.jsonl"
     path.write_text(path.read_text()[:-40])
-    again = submit("reproduce.py", *command, cwd=tmp_path)
+    again = start("reproduce.py", *command)
     assert again.returncode == 0, again.stderr[-2000:]
     before = {run["key"]: run["seconds"] for run in found}
     after = {run["key"]: run["seconds"] for run in runs(tmp_path / "out")}

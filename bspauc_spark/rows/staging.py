@@ -2,11 +2,12 @@
 
 A partition takes a range of hashes, and rows are sorted there by theirs: one shard after the other, rows stand in the
 order of their hashes, which depends on the rows alone. One pass checks and writes them; what it found comes back as a
-small table.
+small table. Rows that are there very often come as one with a number of copies, so that no task has all of them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
@@ -32,6 +33,7 @@ from bspauc_spark.rows.columns import (
     quoted,
     width_of,
 )
+from bspauc_spark.rows.copies import frequent_hashes, with_copies
 from bspauc_spark.rows.kinds import KINDS, NEGATIVES, POSITIVES, VALIDATION_NEGATIVES, VALIDATION_POSITIVES, ShardFile
 from bspauc_spark.rows.shard_task import ShardTask
 from bspauc_spark.rows.shards import Shards
@@ -40,7 +42,7 @@ from bspauc_spark.spark.compat import repartition_by_id
 from bspauc_spark.spark.session import slots
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 # Enough tasks for every slot, however long the single ones take.
 _TASKS_PER_SLOT = 4
@@ -95,7 +97,8 @@ def stage(dataset: DataFrame, columns: Columns, staging_dir: str | None, here: b
     directory = _new_directory(staging_dir)
     try:
         task = ShardTask(directory.location, columns.positive_label, num_features, sparse)
-        found = _write_shards(_in_order_of_hashes(dataset, columns, sparse), task, here, columns.features)
+        with _ours_for_sparks(columns.features):
+            found = _write_shards(_in_order_of_hashes(dataset, columns, sparse), task, here)
         _raise_if_invalid(found, columns, num_features)
         files = {kind: tuple(sorted(found.files.get(kind, ()))) for kind in KINDS}
         counts = {kind: sum(file.rows for file in files[kind]) for kind in KINDS}
@@ -162,19 +165,20 @@ def _in_order_of_hashes(dataset: DataFrame, columns: Columns, sparse: bool) -> D
     hashed = dataset.select(features.alias("features"), label.alias("label"), validation.alias("validation"))
     hashed = hashed.withColumn("hash", sf.xxhash64("features", "label"))
     bits = partition_bits(dataset.sparkSession)
+    frequent = frequent_hashes(hashed, 2**bits)
+    if frequent:
+        hashed = with_copies(hashed, frequent)
     # The first bits of the hash, from the lowest, which is negative, to the highest.
     range_of = sf.shiftright("hash", 64 - bits).cast("int") + sf.lit(2 ** (bits - 1))
     # Rows of one hash are the same: two others share one with a probability of a few percent among a billion rows.
     return repartition_by_id(hashed, 2**bits, range_of).sortWithinPartitions("hash")
 
 
-def _write_shards(rows: DataFrame, task: ShardTask, here: bool, name: str) -> _Found:
+@contextlib.contextmanager
+def _ours_for_sparks(name: str) -> Iterator[None]:
+    """Raise our error where Spark's tells of it, or of features that only Spark itself looks at."""
     try:
-        if here:
-            written = task(iter(rows.toArrow().to_batches()))
-            reports = [text for batch in written for text in batch["report"].to_pylist()]
-        else:
-            reports = [text for (text,) in rows.mapInArrow(task, "report string").collect()]
+        yield
     except (PySparkException, Py4JJavaError) as error:
         ours = re.search(r"bspauc_spark\.errors\.StagingError: (.*)", str(error))
         if ours is not None:
@@ -183,6 +187,14 @@ def _write_shards(rows: DataFrame, task: ShardTask, here: bool, name: str) -> _F
         if re.search(r"requirement failed.*\s.*\s.*\.linalg\.SparseVector", str(error)):
             raise InvalidFeaturesError(f"column {name!r} has rows {MALFORMED}. {_MEND}") from error
         raise
+
+
+def _write_shards(rows: DataFrame, task: ShardTask, here: bool) -> _Found:
+    if here:
+        written = task(iter(rows.toArrow().to_batches()))
+        reports = [text for batch in written for text in batch["report"].to_pylist()]
+    else:
+        reports = [text for (text,) in rows.mapInArrow(task, "report string").collect()]
     found = _Found({}, {}, set(), set())
     for text in reports:
         report = json.loads(text)

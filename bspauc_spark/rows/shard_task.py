@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
+from bspauc_spark.arrays import IntArray
 from bspauc_spark.errors import StagingError, reason
 from bspauc_spark.rows.arrow import checked_features
 from bspauc_spark.rows.kinds import KINDS, ShardFile
@@ -44,17 +46,21 @@ class ShardTask:
         labels: set[float] = set()
         rows = 0
         for batch in batches:
-            rows += batch.num_rows
+            copies = _copies(batch)
+            rows += int(copies.sum())
             block = checked_features(batch.column("features"), self.num_features, self.sparse)
             label = batch.column("label").to_numpy(zero_copy_only=False)
             validation = batch.column("validation").fill_null(False).to_numpy(zero_copy_only=False)
             bad_label = ~np.isfinite(label)
-            problems["label"] += int(bad_label.sum())
-            problems["validation"] += batch.column("validation").null_count
-            problems["null"] += int(block.is_null.sum())
-            problems["size"] += int(block.wrong_size.sum())
-            problems["value"] += int(block.bad_value.sum())
-            problems["index"] += int(block.bad_index.sum())
+            for problem, found in (
+                ("label", bad_label),
+                ("null", block.is_null),
+                ("size", block.wrong_size),
+                ("value", block.bad_value),
+                ("index", block.bad_index),
+                ("validation", batch.column("validation").is_null().to_numpy(zero_copy_only=False)),
+            ):
+                problems[problem] += int(copies[found].sum())
             sizes.update(np.unique(block.sizes[~block.is_null]).tolist())
             if len(labels) < 100:
                 labels.update(np.unique(label[~bad_label]).tolist()[:100])
@@ -72,7 +78,7 @@ class ShardTask:
                 strict=True,
             ):
                 index = np.flatnonzero(good & chosen)
-                writers[kind].add(block.arrow(index), int(hashes[index].sum(dtype=np.uint64)))
+                writers[kind].add(block.arrow(index), copies[index], hashes[index])
         report: dict[str, Any] = {
             "rows": rows,
             "sizes": sorted(sizes)[:10],
@@ -84,8 +90,19 @@ class ShardTask:
         yield pa.RecordBatch.from_pydict({"report": [json.dumps(report)]})
 
 
+def _copies(batch: pa.RecordBatch) -> IntArray:
+    """How many rows each of a batch stands for."""
+    if "copies" not in batch.schema.names:
+        return np.ones(batch.num_rows, dtype=np.int64)
+    copies: IntArray = batch.column("copies").to_numpy()
+    return copies
+
+
 class ShardWriter:
-    """Collects rows of one kind and writes them as uncompressed Arrow files with one record batch each."""
+    """Collects rows of one kind and writes them as uncompressed Arrow files with one record batch each.
+
+    Copies that would fill several files are written once: that file stands in the list as often as it takes.
+    """
 
     def __init__(self, task: ShardTask, kind: str, prefix: str) -> None:
         self._folder = folder(task.directory)
@@ -93,16 +110,37 @@ class ShardWriter:
         self._waiting: list[pa.RecordBatch] = []
         self._bytes = 0
         self._files: list[ShardFile] = []
+        self._written = 0
         self.hashes = 0
         """The sum of all rows' hashes."""
 
-    def add(self, rows: pa.RecordBatch, hashes: int) -> None:
+    def add(self, rows: pa.RecordBatch, copies: IntArray, hashes: npt.NDArray[np.uint64]) -> None:
+        """Take each of ``rows`` as many times as ``copies`` says."""
+        self.hashes += int((hashes * copies.astype(np.uint64)).sum(dtype=np.uint64))
+        start = 0
+        for place in np.flatnonzero(copies > 1).tolist():
+            self._append(rows.slice(start, place - start))
+            self._repeat(rows.slice(place, 1), int(copies[place]))
+            start = place + 1
+        self._append(rows.slice(start))
+
+    def _append(self, rows: pa.RecordBatch) -> None:
         if rows.num_rows:
             self._waiting.append(rows)
             self._bytes += rows.nbytes
-            self.hashes += hashes
         if self._bytes >= SHARD_BYTES:
             self._write()
+
+    def _repeat(self, row: pa.RecordBatch, times: int) -> None:
+        fill_a_file = max(1, SHARD_BYTES // row.nbytes)
+        files, rest = divmod(times, fill_a_file)
+        if files:
+            if self._waiting:
+                self._write()
+            self._waiting = [_times(row, fill_a_file)]
+            self._write()
+            self._files += self._files[-1:] * (files - 1)
+        self._append(_times(row, rest))
 
     def close(self) -> list[ShardFile]:
         """Write the rows that still wait; return all files."""
@@ -112,7 +150,7 @@ class ShardWriter:
 
     def _write(self) -> None:
         batch = pa.concat_batches(self._waiting)
-        name = f"{self._prefix}-{len(self._files):05d}.arrow"
+        name = f"{self._prefix}-{self._written:05d}.arrow"
         sink = pa.BufferOutputStream()
         with pa.ipc.new_file(sink, batch.schema) as writer:
             writer.write_batch(batch)
@@ -125,4 +163,9 @@ class ShardWriter:
                 "Make room or give the right to write there, or set stagingDir to other storage."
             ) from error
         self._files.append(ShardFile(name, batch.num_rows, zlib.crc32(data)))
+        self._written += 1
         self._waiting, self._bytes = [], 0
+
+
+def _times(row: pa.RecordBatch, times: int) -> pa.RecordBatch:
+    return row.take(pa.array(np.zeros(times, dtype=np.int64)))

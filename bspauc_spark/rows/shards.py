@@ -22,7 +22,10 @@ from bspauc_spark.rows.storage import folder
 
 @dataclass(frozen=True)
 class Shards:
-    """The Arrow files of a fit: their folder, the files of each kind in reading order, and the shape of a row."""
+    """The Arrow files of a fit: their folder, the files of each kind in reading order, and the shape of a row.
+
+    Of a row that is there very often, one file stands in the list many times.
+    """
 
     directory: str
     files: Mapping[str, tuple[ShardFile, ...]]
@@ -62,7 +65,8 @@ class Shards:
     def _rows(self, files: Sequence[ShardFile], start: int, stop: int) -> Rows:
         """The rows ``start … stop − 1`` of these files. Only files that hold any of them are read.
 
-        Files of an object store are copied to the disk of this machine, and deleted as soon as they are mapped.
+        Files of an object store are copied to the disk of this machine, and deleted as soon as they are mapped. A file
+        that stands in the list more than once is mapped once.
         """
         ends = np.cumsum([file.rows for file in files])
         first, last = np.searchsorted(ends, [start, stop], side="right")
@@ -70,10 +74,12 @@ class Shards:
         before = int(ends[first - 1]) if first else 0
         source = folder(self.directory)
         try:
-            with source.nearby([file.name for file in needed]) as near:
-                batches = [batch for file in needed for batch in _mapped_batches(near, file)]
+            unique = dict.fromkeys(needed)
+            with source.nearby([file.name for file in unique]) as near:
+                mapped = {file: _mapped_batches(near, file) for file in unique}
         except OSError as error:
             raise StagingError(f"staged rows in {source} cannot be read: {reason(error)}. Fit again.") from error
+        batches = [batch for file in needed for batch in mapped[file]]
         if self.sparse:
             rows: Rows = SparseRows([_sparse_part(batch) for batch in batches], self.num_features)
         else:

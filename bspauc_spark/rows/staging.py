@@ -2,11 +2,13 @@
 
 Every row has a hash of its contents. Each task gets a range of hashes and sorts its rows by their hashes. So, one shard
 after the other, the rows stand in an order that depends on the rows alone. One pass checks the rows and writes them.
-What the tasks found comes back to the driver as a small table.
+What the tasks found comes back to the driver as a small table. Rows that are there very often come as one row with the
+number of its copies, so that no task has all of them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
@@ -32,6 +34,7 @@ from bspauc_spark.rows.columns import (
     quoted,
     width_of,
 )
+from bspauc_spark.rows.copies import frequent_hashes, with_copies
 from bspauc_spark.rows.kinds import KINDS, NEGATIVES, POSITIVES, VALIDATION_NEGATIVES, VALIDATION_POSITIVES, ShardFile
 from bspauc_spark.rows.shard_task import ShardTask
 from bspauc_spark.rows.shards import Shards
@@ -40,7 +43,7 @@ from bspauc_spark.spark.compat import repartition_by_id
 from bspauc_spark.spark.session import slots
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 # So many tasks for each slot that all slots are busy to the end, even if some tasks take longer.
 _TASKS_PER_SLOT = 4
@@ -95,7 +98,8 @@ def stage(dataset: DataFrame, columns: Columns, staging_dir: str | None, here: b
     directory = _new_directory(staging_dir)
     try:
         task = ShardTask(directory.location, columns.positive_label, num_features, sparse)
-        found = _write_shards(_in_order_of_hashes(dataset, columns, sparse), task, here, columns.features)
+        with _ours_for_sparks(columns.features):
+            found = _write_shards(_in_order_of_hashes(dataset, columns, sparse), task, here)
         _raise_if_invalid(found, columns, num_features)
         files = {kind: tuple(sorted(found.files.get(kind, ()))) for kind in KINDS}
         counts = {kind: sum(file.rows for file in files[kind]) for kind in KINDS}
@@ -162,6 +166,9 @@ def _in_order_of_hashes(dataset: DataFrame, columns: Columns, sparse: bool) -> D
     hashed = dataset.select(features.alias("features"), label.alias("label"), validation.alias("validation"))
     hashed = hashed.withColumn("hash", sf.xxhash64("features", "label"))
     bits = partition_bits(dataset.sparkSession)
+    frequent = frequent_hashes(hashed, 2**bits)
+    if frequent:
+        hashed = with_copies(hashed, frequent)
     # The first bits of the hash. The hash is signed, so the lowest one is negative.
     range_of = sf.shiftright("hash", 64 - bits).cast("int") + sf.lit(2 ** (bits - 1))
     # The hashes fix the order: rows that share one are equal. That any two of a billion different rows share one has a
@@ -169,13 +176,11 @@ def _in_order_of_hashes(dataset: DataFrame, columns: Columns, sparse: bool) -> D
     return repartition_by_id(hashed, 2**bits, range_of).sortWithinPartitions("hash")
 
 
-def _write_shards(rows: DataFrame, task: ShardTask, here: bool, name: str) -> _Found:
+@contextlib.contextmanager
+def _ours_for_sparks(name: str) -> Iterator[None]:
+    """Raise our error where Spark's tells of it, or of features that only Spark itself looks at."""
     try:
-        if here:
-            written = task(iter(rows.toArrow().to_batches()))
-            reports = [text for batch in written for text in batch["report"].to_pylist()]
-        else:
-            reports = [text for (text,) in rows.mapInArrow(task, "report string").collect()]
+        yield
     except (PySparkException, Py4JJavaError) as error:
         ours = re.search(r"bspauc_spark\.errors\.StagingError: (.*)", str(error))
         if ours is not None:
@@ -184,6 +189,14 @@ def _write_shards(rows: DataFrame, task: ShardTask, here: bool, name: str) -> _F
         if re.search(r"requirement failed.*\s.*\s.*\.linalg\.SparseVector", str(error)):
             raise InvalidFeaturesError(f"column {name!r} has rows {MALFORMED}. {_MEND}") from error
         raise
+
+
+def _write_shards(rows: DataFrame, task: ShardTask, here: bool) -> _Found:
+    if here:
+        written = task(iter(rows.toArrow().to_batches()))
+        reports = [text for batch in written for text in batch["report"].to_pylist()]
+    else:
+        reports = [text for (text,) in rows.mapInArrow(task, "report string").collect()]
     found = _Found({}, {}, set(), set())
     for text in reports:
         report = json.loads(text)

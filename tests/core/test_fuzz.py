@@ -78,6 +78,7 @@ def tables(draw: st.DrawFn) -> list[dict[str, Any]]:
                 "features": None if draw(st.integers(0, 9)) == 0 else (size, indices, values),
                 "label": draw(st.sampled_from([0.0, 0.0, 1.0, 1.0, 2.0, None, math.nan, math.inf])),
                 "validation": draw(st.sampled_from([True, False, False, None])),
+                "copies": draw(st.sampled_from([1, 1, 1, 2, 50])),
             }
         )
     return rows
@@ -104,6 +105,7 @@ def in_arrow(rows: list[dict[str, Any]], sparse: bool) -> pa.Table:
             "label": pa.array([row["label"] for row in rows], pa.float64()),
             "validation": pa.array([row["validation"] for row in rows], pa.bool_()),
             "hash": pa.array(range(len(rows)), pa.int64()),
+            "copies": pa.array([row["copies"] for row in rows], pa.int64()),
         }
     )
 
@@ -170,10 +172,10 @@ def test_a_staging_task_counts_the_bad_rows_and_writes_the_others(
         wrong["index"] = right_size and not is_sound(row["features"])
         wrong["value"] = right_size and not all(is_finite(x) for x in row["features"][2])
         for problem, found in wrong.items():
-            wanted[problem] += found
+            wanted[problem] += found * row["copies"]
         if not any(wrong[problem] for problem in ("label", "null", "size", "value", "index")):
             kind = KINDS[2 * bool(row["validation"]) + (row["label"] != 1.0)]
-            kept[kind].append(as_list(*row["features"]))
+            kept[kind] += [as_list(*row["features"])] * row["copies"]
 
     with tempfile.TemporaryDirectory() as folder:
         task = ShardTask(folder, 1.0, WIDTH, sparse)
@@ -183,7 +185,7 @@ def test_a_staging_task_counts_the_bad_rows_and_writes_the_others(
         counted = report["problems"]
         assert {k: v for k, v in counted.items() if k != "value"} == {k: v for k, v in wanted.items() if k != "value"}
         assert wanted["value"] <= counted["value"] <= wanted["value"] + wanted["size"]
-        assert report["rows"] == len(rows)
+        assert report["rows"] == sum(row["copies"] for row in rows)
         for kind in KINDS:
             files = tuple(ShardFile(*file) for file in report["files"][kind])
             assert sum(file.rows for file in files) == len(kept[kind])

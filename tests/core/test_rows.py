@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +186,53 @@ def test_files_that_rows_were_taken_from_are_let_go_of_before_the_next(
     assert len(mapped) == len(files) > 4
     # A thread of Arrow's may hold the last one a moment longer.
     assert max(mapped) <= 2
+
+
+COPIES = np.array([1, 1, 300, 1, 2, 7, 1000, 1, 1])
+
+
+@pytest.mark.parametrize("shard_bytes", [200, 1000, 64 << 20])
+@pytest.mark.parametrize("rows_per_batch", [1000, 2])
+def test_a_row_with_copies_is_as_many_rows(
+    tmp_path: Path, kind: str, rows_per_batch: int, shard_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bspauc_spark.rows.shard_task.SHARD_BYTES", shard_bytes)
+    matrix, copies = np.tile(random_matrix(9), (5, 1)), np.tile(COPIES, 5)
+    report = write(tmp_path, matrix, kind, rows_per_batch, np.zeros(45), copies)
+    training = np.arange(45) % 5 != 0
+    wanted = np.repeat(matrix[training], copies[training], axis=0)
+    assert report["rows"] == copies.sum()
+    assert report["hashes"][NEGATIVES] == (np.arange(45) * copies)[training].sum()
+    for size in (1, 3):
+        parts = [opened(tmp_path, report["files"][NEGATIVES], kind, rank, size) for rank in range(size)]
+        together = np.concatenate([to_numpy(part.between(0, len(part))) for part in parts])
+        assert np.array_equal(together, wanted)
+    files = tuple(ShardFile(*file) for file in report["files"][NEGATIVES])
+    index = np.arange(0, len(wanted), 97)
+    taken = Shards(str(tmp_path), {NEGATIVES: files}, WIDTH, kind == "sparse").take(NEGATIVES, index)
+    assert np.array_equal(to_numpy(taken), wanted[index])
+
+
+def test_copies_that_would_fill_many_files_are_written_and_mapped_once(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bspauc_spark.rows.shard_task.SHARD_BYTES", 1000)
+    files = write(tmp_path, np.ones((2, WIDTH)), kind, label=np.ones(2), copies=np.array([1, 10_000]))["files"]
+    assert sum(rows for _, rows, _ in files[POSITIVES]) == 10_000
+    assert len(files[POSITIVES]) > 100
+    # The row of validation, a file full of copies, and what is left.
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 10_000
+    assert len(list(tmp_path.iterdir())) <= 3
+    read = Counter[str]()
+    real_map = pa.memory_map
+
+    def counted(path: str) -> Any:
+        read[path] += 1
+        return real_map(path)
+
+    monkeypatch.setattr(pa, "memory_map", counted)
+    assert len(opened(tmp_path, files[POSITIVES], kind)) == 10_000
+    assert set(read.values()) == {1}
 
 
 @pytest.mark.parametrize("damage", ["truncated", "flipped"])

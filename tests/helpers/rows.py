@@ -28,7 +28,14 @@ def to_numpy(batch: Batch) -> np.ndarray:
     return sparse.csr_matrix((batch.values.numpy(), batch.indices.numpy(), pointers), (len(batch), WIDTH)).toarray()
 
 
-def write(folder: Path, matrix: np.ndarray, kind: str, rows_per_batch: int = 1000, label: object = None) -> dict:
+def write(
+    folder: Path,
+    matrix: np.ndarray,
+    kind: str,
+    rows_per_batch: int = 1000,
+    label: object = None,
+    copies: np.ndarray | None = None,
+) -> dict:
     """Run a staging task in this process over ``matrix``; returns its report."""
     label = np.arange(len(matrix)) % 3 == 0 if label is None else np.asarray(label)
     table = pa.table(
@@ -39,6 +46,8 @@ def write(folder: Path, matrix: np.ndarray, kind: str, rows_per_batch: int = 100
             "hash": pa.array(np.arange(len(matrix))),
         }
     )
+    if copies is not None:
+        table = table.append_column("copies", pa.array(copies))
     task = ShardTask(str(folder), 1.0, WIDTH, sparse=kind == "sparse")
     (report,) = task(iter(table.to_batches(max_chunksize=rows_per_batch)))
     return json.loads(report.column("report")[0].as_py())

@@ -1,6 +1,7 @@
 """The same data and seed give the same θ, bit for bit, as they did when ``tests/fixtures/bits.json`` was written.
 
-All but the pre-trained one are from before the package was divided into rooms. A change of what is learned writes the file anew, by ``python -m tests.spark.test_bits``, and says so in the changelog.
+All but the pre-trained one are from before the package was divided into rooms. A change of what is learned writes the
+file anew, by ``python -m tests.spark.test_bits``, and says so in the changelog.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
-from bspauc_spark.errors import InvalidDataError, InvalidFeaturesError
+from bspauc_spark.errors import InvalidDataError, InvalidFeaturesError, PlacementError
 from bspauc_spark.results.summary import TrainingSummary
 from bspauc_spark.rows.arrow import checked_features
 from bspauc_spark.rows.columns import (
@@ -37,10 +37,13 @@ from bspauc_spark.scorer import Scorer, cached_scorer
 from bspauc_spark.spark.compat import arrow_udf
 from bspauc_spark.spark.params import BSPAUCModelParams
 from bspauc_spark.spark.persistence import ModelReader, ModelWriter
+from bspauc_spark.spark.session import is_connect
 
 if TYPE_CHECKING:
     from torch import nn
 
+# What the rest of a message takes is little.
+_MOST_MESSAGE_BYTES = 127 << 20
 AUDIT_COLUMNS = ("score", "loss", "weight", "suspicion")
 
 
@@ -118,7 +121,7 @@ class BSPAUCModel(Model, BSPAUCModelParams, MLReadable["BSPAUCModel"], MLWritabl
             ),
         }
         wanted = {name: column for name, column in outputs.items() if name}
-        scores = self._scores()
+        scores = self._scores(dataset)
 
         def rate(features: pa.Array) -> pa.Array:
             return _with_vectors(*scores(features))
@@ -139,7 +142,7 @@ class BSPAUCModel(Model, BSPAUCModelParams, MLReadable["BSPAUCModel"], MLWritabl
         check_labels(dataset, self.getLabelCol())
         label = quoted(self.getLabelCol()).cast("double")
         is_positive = sf.when(~sf.isnan(label), label == self.getPositiveLabel())
-        scores = self._scores()
+        scores = self._scores(dataset)
 
         def judge(features: pa.Array, is_positive: pa.Array) -> pa.Array:
             return _with_audit(*scores(features), is_positive)
@@ -162,6 +165,15 @@ class BSPAUCModel(Model, BSPAUCModelParams, MLReadable["BSPAUCModel"], MLWritabl
                 f"{self.numFeatures:,}. Assemble the columns of the fit, in the same order."
             )
 
+    def _check_message(self, dataset: DataFrame, blobs: Mapping[str, bytes]) -> None:
+        """Refuse a model that does not fit into a message of Spark Connect, with which it would travel."""
+        size = sum(map(len, blobs.values()))
+        if size > _MOST_MESSAGE_BYTES and is_connect(dataset.sparkSession):
+            raise PlacementError(
+                f"the model has {size / 2**20:,.0f} MiB, and a message of Spark Connect holds at most 128 MiB. Load "
+                "and apply it in a classic session, or score rows in this process by score_numpy()."
+            )
+
     def _features(self, dataset: DataFrame) -> Any:
         return feature_struct(dataset, self.getFeaturesCol(), self.scorer.sparse)
 
@@ -174,9 +186,10 @@ class BSPAUCModel(Model, BSPAUCModelParams, MLReadable["BSPAUCModel"], MLWritabl
         size = row_size(dataset, self.getFeaturesCol())
         return dataset.where(sf.coalesce(size, sf.lit(0)) >= -1)
 
-    def _scores(self) -> Callable[[pa.Array], tuple[Scorer, npt.NDArray[np.float32]]]:
+    def _scores(self, dataset: DataFrame) -> Callable[[pa.Array], tuple[Scorer, npt.NDArray[np.float32]]]:
         """A function for Python workers, which hold the network from one batch to the next."""
         blobs, column = self.scorer.to_blobs(), self.getFeaturesCol()
+        self._check_message(dataset, blobs)
         digest = hashlib.sha256(b"".join(blobs.values())).hexdigest()
 
         def scores(features: pa.Array) -> tuple[Scorer, npt.NDArray[np.float32]]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import re
+import uuid
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from py4j.protocol import Py4JError
@@ -14,13 +16,13 @@ from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReader, 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
-from bspauc_spark.errors import MalformedError, ModelFormatError, cause, shown
+from bspauc_spark.errors import InvalidParamError, MalformedError, ModelFormatError, StagingError, cause, shown
 from bspauc_spark.saved import FORMAT_VERSION, JSON_NAME, WEIGHTS_NAME, named, reading
 from bspauc_spark.schema import brief, mapping, parse, plain, record, text, within
 from bspauc_spark.scorer import Scorer
 from bspauc_spark.spark.session import is_connect
 
-_CHUNK_BYTES = 4 << 20
+_CHUNK_BYTES, _CHUNKS_PER_JOB = 4 << 20, 4
 _MOST_METADATA_BYTES = 1 << 20
 _SCHEMA = "name string, part int, chunk binary"
 # Bytes of all chunks: so many are always read, more where the file is not much smaller. Weights hardly compress.
@@ -34,17 +36,47 @@ class ModelWriter(MLWriter):
         super().__init__()
         self._model, self._scorer = model, scorer
 
-    def saveImpl(self, path: str) -> None:
-        """Write the model to ``path``."""
+    def save(self, path: str) -> None:
+        """Write the model to ``path``; with ``overwrite``, what is there goes only when the new model is complete."""
         spark = _session(self)
+        if not self.shouldOverwrite:
+            _refuse_taken(spark, path)
+            self.saveImpl(path)
+            return
+        beside = f"{path.rstrip('/')}-{uuid.uuid4().hex}"
+        try:
+            self.saveImpl(beside)
+        except BaseException:
+            with contextlib.suppress(Exception):
+                self._handleOverwrite(beside)
+            raise
+        self._handleOverwrite(path)
+        if is_connect(spark):
+            # A client cannot move a folder of the server's: written twice, the model is whole somewhere all the time.
+            self.saveImpl(path)
+            self._handleOverwrite(beside)
+        else:
+            _move(spark, beside, path)
+
+    def saveImpl(self, path: str) -> None:
+        """Write the model to ``path``: first its data, then the metadata without which nothing is loaded."""
+        spark = _session(self)
+        mode = "overwrite"
+        for chunks in self._slices():
+            # A job for each: one task with all of them would be more than an executor may get.
+            spark.createDataFrame(chunks, _SCHEMA).coalesce(1).write.mode(mode).parquet(f"{path}/data")
+            mode = "append"
         extra = {"formatVersion": FORMAT_VERSION}
         DefaultParamsWriter.saveMetadata(self._model, path, spark, extraMetadata=extra)
-        rows = [
+
+    def _slices(self) -> Iterator[list[tuple[str, int, bytearray]]]:
+        rows = (
             (name, part, bytearray(blob[start : start + _CHUNK_BYTES]))
             for name, blob in self._scorer.to_blobs().items()
             for part, start in enumerate(range(0, len(blob), _CHUNK_BYTES))
-        ]
-        spark.createDataFrame(rows, _SCHEMA).coalesce(1).write.parquet(f"{path}/data")
+        )
+        while some := list(islice(rows, _CHUNKS_PER_JOB)):
+            yield some
 
     def _handleOverwrite(self, path: str) -> None:
         # The base class asks the JVM to delete the folder, and a Connect client has none.
@@ -54,6 +86,29 @@ class ModelWriter(MLWriter):
             RemoteMLWriter.handleOverwrite(path, True)
         else:
             super()._handleOverwrite(path)
+
+
+def _refuse_taken(spark: SparkSession, path: str) -> None:
+    """Refuse a path where a stage is saved already."""
+    try:
+        spark.read.text(f"{path}/metadata").first()
+    except PySparkException as error:
+        if "PATH_NOT_FOUND" in str(error):
+            return
+        raise
+    raise InvalidParamError(
+        f"{shown(path)} already exists. Save with write().overwrite().save(path), or give another path."
+    )
+
+
+def _move(spark: SparkSession, source: str, target: str) -> None:
+    """Rename a folder on whatever storage Hadoop knows."""
+    jvm: Any = spark.sparkContext._jvm
+    old, new = (jvm.org.apache.hadoop.fs.Path(path) for path in (source, target))
+    if not old.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration()).rename(old, new):
+        raise StagingError(
+            f"the model is complete in {shown(source)}, but cannot be renamed to {shown(target)}. Move it."
+        )
 
 
 class StageReader(MLReader[Any]):

@@ -6,12 +6,10 @@ bspauc_spark.log_model(pipeline_model, name="model")
 
 from __future__ import annotations
 
-import importlib.metadata
-import math
-import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +17,18 @@ import numpy as np
 import pandas as pd
 from pyspark import SparkContext
 from pyspark.ml import Model, PipelineModel
-from pyspark.ml import feature as spark_features
+from pyspark.ml.functions import array_to_vector, vector_to_array
+from pyspark.ml.linalg import VectorUDT
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as st
 from pyspark.sql.utils import is_remote
 
 from bspauc_spark.errors import InvalidDataError, MalformedError
 from bspauc_spark.model import BSPAUCModel
-from bspauc_spark.rows.categories import are_flags
-from bspauc_spark.serving import OUTPUTS, Predictor, ServedSteps, Step, check_widths
+from bspauc_spark.results.served import copy_code, requirements, welcome_whole_numbers
+from bspauc_spark.rows.columns import quoted
+from bspauc_spark.serving import OUTPUTS, Predictor, ServedSteps, check_widths
+from bspauc_spark.spark.stages import columns_read, first_labels, inputs_of, plain_steps
 
 if TYPE_CHECKING:
     from mlflow.models.model import Model as MLflowModel
@@ -33,7 +36,6 @@ if TYPE_CHECKING:
     from mlflow.models.signature import ModelSignature
 
 _DATA = "bspauc"
-_REQUIRED = ("bspauc_spark", "mlflow", "pyspark", "torch", "numpy", "pandas", "pyarrow", "safetensors")
 
 
 def log_model(model: Model, name: str = "model", **options: Any) -> ModelInfo:
@@ -42,6 +44,7 @@ def log_model(model: Model, name: str = "model", **options: Any) -> ModelInfo:
     ``mlflow.spark.load_model`` gives it back for Spark, ``mlflow.pyfunc.load_model`` for pandas, without Spark where
     every stage before the model has a plain form: Imputer, StringIndexer, OneHotEncoder, VectorAssembler,
     StandardScaler, MinMaxScaler and MaxAbsScaler have. A client of Spark Connect logs the latter form alone.
+    The package's own code goes with the model, so that it is served where the package was never installed.
     ``options`` are those of :func:`save_model` and of MLflow's ``Model.log``, such as ``registered_model_name``.
     """
     from mlflow.models import Model as MLflowModel
@@ -62,52 +65,68 @@ def save_model(
     code_paths: list[str] | None = None,
     **options: Any,
 ) -> None:
-    """Write the model in MLflow's format into the local folder ``path``."""
-    import mlflow.pyfunc
-    import mlflow.spark
+    """Write the model in MLflow's format into the local folder ``path``.
+
+    A signature and an example of one row are made where they are not given. Only a pipeline with a stage that has no
+    plain form may need one: a table of pandas as ``input_example``.
+    """
     from mlflow.models import Model as MLflowModel
 
     described = mlflow_model or MLflowModel()
     predictor = plain(spark_model)
+    without_spark = is_remote() and SparkContext._gateway is None
     if predictor is not None:
         input_example = _example(predictor) if input_example is None else input_example
         signature = _signature(predictor) if signature is None else signature
-    told = {
-        "mlflow_model": described,
-        "signature": signature,
-        "input_example": input_example,
-        # Given and not inferred: MLflow would start another process and load the model there.
-        "pip_requirements": [*_requirements(), *(extra_pip_requirements or [])],
-        "code_paths": code_paths,
-        **options,
-    }
-    if is_remote() and SparkContext._gateway is None:
-        _save_plain(predictor, path, told)
-        return
-    mlflow.spark.save_model(spark_model, path, **told)
-    if predictor is not None:
-        predictor.save(Path(path) / _DATA)
-        kept = {key: described.flavors[mlflow.pyfunc.FLAVOR_NAME].get(key) for key in ("env", "code")}
-        mlflow.pyfunc.add_to_model(
-            described,
-            loader_module="bspauc_spark.serving",
-            data=_DATA,
-            code=kept["code"],
-            conda_env=kept["env"]["conda"],
-            python_env=kept["env"]["virtualenv"],
-        )
-        described.save(str(Path(path) / "MLmodel"))
-
-
-def _save_plain(predictor: Predictor | None, path: str, told: Mapping[str, Any]) -> None:
-    """The pyfunc alone: MLflow copies a Spark model through a JVM, and a client of Spark Connect has none."""
-    import mlflow.pyfunc
-
-    if predictor is None:
+    elif without_spark:
         raise InvalidDataError(
             "a client of Spark Connect can give MLflow only pipelines that work without Spark, and this one has a "
             "stage with no plain form. Save it by model.write().save(path), or log it from a classic session."
         )
+    else:
+        signature, input_example = _of_stages(_stages(spark_model), signature, input_example)
+    with tempfile.TemporaryDirectory() as folder:
+        told = {
+            "mlflow_model": described,
+            "signature": signature,
+            "input_example": input_example,
+            # Given and not inferred: MLflow would start another process and load the model there.
+            "pip_requirements": [*requirements(), *(extra_pip_requirements or [])],
+            "code_paths": [*(code_paths or []), str(copy_code(Path(folder)))],
+            **options,
+        }
+        if without_spark:
+            assert predictor is not None
+            _save_plain(predictor, path, told)
+        else:
+            _save_for_spark(spark_model, predictor, path, told)
+
+
+def _save_for_spark(model: Model, predictor: Predictor | None, path: str, told: Mapping[str, Any]) -> None:
+    """Spark's form, and a pyfunc that takes and gives the same tables with Spark and without."""
+    import mlflow.pyfunc
+    import mlflow.spark
+
+    described = told["mlflow_model"]
+    mlflow.spark.save_model(model, path, **told)
+    kept = described.flavors[mlflow.pyfunc.FLAVOR_NAME]
+    if predictor is not None:
+        predictor.save(Path(path) / _DATA)
+    mlflow.pyfunc.add_to_model(
+        described,
+        loader_module=__name__ if predictor is None else "bspauc_spark.serving",
+        data=kept["data"] if predictor is None else _DATA,
+        code=kept["code"],
+        conda_env=kept["env"]["conda"],
+        python_env=kept["env"]["virtualenv"],
+    )
+    described.save(str(Path(path) / "MLmodel"))
+
+
+def _save_plain(predictor: Predictor, path: str, told: Mapping[str, Any]) -> None:
+    """The pyfunc alone: MLflow copies a Spark model through a JVM, and a client of Spark Connect has none."""
+    import mlflow.pyfunc
+
     with tempfile.TemporaryDirectory() as folder:
         predictor.save(Path(folder) / _DATA)
         mlflow.pyfunc.save_model(
@@ -115,23 +134,107 @@ def _save_plain(predictor: Predictor | None, path: str, told: Mapping[str, Any])
         )
 
 
+@dataclass(frozen=True)
+class SparkPredictor:
+    """Scores tables of pandas by a pipeline that needs Spark, and gives the columns that ``Predictor`` gives."""
+
+    model: PipelineModel
+    inputs: st.StructType
+
+    def predict(self, frame: pd.DataFrame, params: Mapping[str, Any] | None = None) -> pd.DataFrame:
+        """``score``, ``probability`` of a positive label and ``prediction`` of each row."""
+        raw, probability, prediction = map(quoted, self._named_outputs())
+        scored = self.model.transform(self._rows(frame))
+        wanted = (vector_to_array(raw)[1], vector_to_array(probability)[1], prediction)
+        chosen = scored.select(*(column.alias(name) for column, name in zip(wanted, OUTPUTS, strict=True)))
+        found = pd.DataFrame(chosen.toPandas())
+        if len(found) != len(frame):
+            raise InvalidDataError(
+                f"{len(frame) - len(found):,} of {len(frame):,} rows were left out by a stage of the pipeline. Fit its "
+                "stages with another handleInvalid than 'skip', or leave these rows out."
+            )
+        return found.set_index(frame.index)
+
+    def _named_outputs(self) -> tuple[str, str, str]:
+        """The model's output columns, all of them, whatever it was told to leave out."""
+        last = next(stage for stage in reversed(_stages(self.model)) if isinstance(stage, BSPAUCModel))
+        for param in (last.rawPredictionCol, last.probabilityCol, last.predictionCol):
+            if not last.getOrDefault(param):
+                last._set(**{param.name: f"bspauc__{param.name}"})
+        return last.getRawPredictionCol(), last.getProbabilityCol(), last.getPredictionCol()
+
+    def _rows(self, frame: pd.DataFrame) -> DataFrame:
+        missing = [name for name in self.inputs.names if name not in frame.columns]
+        if missing:
+            raise InvalidDataError(f"column {missing[0]!r} is missing; the model reads {', '.join(self.inputs.names)}.")
+        vectors = [field.name for field in self.inputs if isinstance(field.dataType, VectorUDT)]
+        numbers = st.ArrayType(st.DoubleType())
+        kinds = st.StructType(
+            [st.StructField(field.name, numbers if field.name in vectors else field.dataType) for field in self.inputs]
+        )
+        table = pd.DataFrame({field.name: _as_kind(frame[field.name], field.dataType) for field in kinds})
+        rows = SparkSession.active().createDataFrame(table, kinds)
+        return rows.select(*(array_to_vector(quoted(n)).alias(n) if n in vectors else quoted(n) for n in kinds.names))
+
+
+def _as_kind(values: pd.Series[Any], kind: st.DataType) -> pd.Series[Any]:
+    """Values as Spark takes them for this type: Arrow makes no doubles of objects, nor text of numbers."""
+    try:
+        if kind == st.DoubleType():
+            return values.astype(np.float64)
+        if kind == st.ArrayType(st.DoubleType()):
+            return values.map(lambda row: np.asarray(row, dtype=np.float64).tolist())
+    except (TypeError, ValueError):
+        # The reason would repeat a value of a row.
+        raise InvalidDataError(f"column {values.name!r} must hold numbers.") from None
+    if kind == st.StringType():
+        return values.map(lambda value: value if value is None or isinstance(value, str) else str(value))
+    return values
+
+
+def _load_pyfunc(path: str) -> SparkPredictor:
+    """MLflow's entry point for a pipeline that needs Spark."""
+    import mlflow.spark
+    from mlflow.models import Model as MLflowModel
+
+    welcome_whole_numbers()
+    signature = MLflowModel.load(str(Path(path).parent / "MLmodel")).signature
+    model = mlflow.spark._load_pyfunc(path).get_raw_model()
+    return SparkPredictor(model, _rows_read(signature, _stages(model)))
+
+
+def _rows_read(signature: ModelSignature, stages: Sequence[Any]) -> st.StructType:
+    """The columns of a signature as these stages read them: what is an array of numbers there may be a vector here."""
+    from mlflow.types.schema import Array, DataType
+
+    kinds = {spec.name: spec.type for spec in signature.inputs}
+    arrays = [name for name, kind in kinds.items() if isinstance(kind, Array) and kind.dtype == DataType.double]
+    spark_kinds = {name: VectorUDT() if name in arrays else _spark_type(kind) for name, kind in kinds.items()}
+    if arrays and columns_read(SparkSession.active(), stages, spark_kinds) is None:
+        spark_kinds |= dict.fromkeys(arrays, st.ArrayType(st.DoubleType()))
+    return st.StructType([st.StructField(name, kind) for name, kind in spark_kinds.items()])
+
+
+def _spark_type(kind: Any) -> st.DataType:
+    """Spark's type for one of MLflow's, which has none for arrays."""
+    found: st.DataType = kind.to_spark() if hasattr(kind, "to_spark") else st.ArrayType(_spark_type(kind.dtype))
+    return found
+
+
 def plain(model: Model) -> Predictor | None:
     """``model`` without Spark, or None where one of its stages, or what they hand on, has no plain form."""
     *before, last = _stages(model)
     if not isinstance(last, BSPAUCModel):
         return None
-    steps: list[Step] = []
-    for stage in before:
-        translate = _PLAIN.get(type(stage).__name__)
-        if translate is None:
-            return None
-        steps += translate(stage)
+    steps = plain_steps(before)
+    if steps is None:
+        return None
     plan = ServedSteps(
         steps=steps,
         features=last.getFeaturesCol(),
         positive_label=last.getPositiveLabel(),
         threshold=last.getThreshold(),
-        inputs=_inputs(steps),
+        inputs=inputs_of(steps),
     )
     try:
         check_widths(plan, last.scorer.spec.num_features)
@@ -146,102 +249,6 @@ def _stages(model: Model) -> list[Any]:
     return [model]
 
 
-def _inputs(steps: list[Step]) -> dict[str, str]:
-    """Columns that are read before a step makes them."""
-    made: set[str] = set()
-    read: dict[str, str] = {}
-    for step in steps:
-        for name in step.get("inputs", [step.get("input")]):
-            if name not in made:
-                read.setdefault(name, _kind(step))
-        made.add(step["output"])
-    return read
-
-
-def _kind(step: Step) -> str:
-    if step["kind"] != "index":
-        return "number"
-    # Whole numbers and doubles as Spark writes them, and text that looks like them, such as 01.
-    number = r"-?(\d+(\.\d+)?(E-?\d+)?|Infinity)"
-    labels = step["labels"]
-    return "code" if are_flags(labels) or all(re.fullmatch(number, label) for label in labels) else "text"
-
-
-def _columns(stage: Any) -> Iterator[tuple[str, str]]:
-    """Input and output columns of a stage that takes one or several."""
-    if stage.isSet("inputCols"):
-        return zip(stage.getInputCols(), stage.getOutputCols(), strict=True)
-    return iter([(stage.getInputCol(), stage.getOutputCol())])
-
-
-def _index(stage: spark_features.StringIndexerModel) -> list[Step]:
-    return [
-        {"kind": "index", "input": given, "output": made, "labels": list(labels), "invalid": stage.getHandleInvalid()}
-        for (given, made), labels in zip(_columns(stage), stage.labelsArray, strict=True)
-    ]
-
-
-def _one_hot(stage: spark_features.OneHotEncoderModel) -> list[Step]:
-    common = {"kind": "one_hot", "drop_last": bool(stage.getDropLast()), "invalid": stage.getHandleInvalid()}
-    return [
-        {**common, "input": given, "output": made, "size": int(size)}
-        for (given, made), size in zip(_columns(stage), stage.categorySizes, strict=True)
-    ]
-
-
-def _assemble(stage: spark_features.VectorAssembler) -> list[Step]:
-    names, made = stage.getInputCols(), stage.getOutputCol()
-    return [{"kind": "assemble", "inputs": list(names), "output": made, "invalid": stage.getHandleInvalid()}]
-
-
-def _impute(stage: spark_features.ImputerModel) -> list[Step]:
-    values, missing = stage.surrogateDF.first(), stage.getMissingValue()
-    assert values is not None
-    common = {"kind": "impute", "missing": None if math.isnan(missing) else missing}
-    return [{**common, "input": given, "output": made, "value": values[given]} for given, made in _columns(stage)]
-
-
-def _standard(stage: spark_features.StandardScalerModel) -> list[Step]:
-    deviation = stage.std.toArray()
-    # As Spark does: a column that never varies becomes 0.
-    factor = np.divide(1.0, deviation, out=np.zeros_like(deviation), where=deviation != 0)
-    return _scaled(
-        stage,
-        stage.mean.toArray() if stage.getWithMean() else 0.0 * deviation,
-        factor if stage.getWithStd() else np.ones_like(deviation),
-    )
-
-
-def _min_max(stage: spark_features.MinMaxScalerModel) -> list[Step]:
-    low, high = stage.originalMin.toArray(), stage.originalMax.toArray()
-    width = stage.getMax() - stage.getMin()
-    factor = np.divide(width, high - low, out=np.zeros_like(low), where=high != low)
-    # As Spark does: a column that never varies becomes the middle.
-    return _scaled(stage, low, factor, np.where(high == low, (stage.getMax() + stage.getMin()) / 2, stage.getMin()))
-
-
-def _max_abs(stage: spark_features.MaxAbsScalerModel) -> list[Step]:
-    largest = stage.maxAbs.toArray()
-    return _scaled(stage, 0.0 * largest, 1.0 / np.where(largest == 0, 1.0, largest))
-
-
-def _scaled(stage: Any, shift: Any, factor: Any, offset: Any = 0.0) -> list[Step]:
-    values = {"shift": shift, "factor": factor, "offset": np.broadcast_to(offset, np.shape(factor))}
-    plain_values = {name: np.asarray(value, dtype=np.float64).tolist() for name, value in values.items()}
-    return [{"kind": "scale", "input": stage.getInputCol(), "output": stage.getOutputCol(), **plain_values}]
-
-
-_PLAIN: Mapping[str, Callable[[Any], list[Step]]] = {
-    "StringIndexerModel": _index,
-    "OneHotEncoderModel": _one_hot,
-    "VectorAssembler": _assemble,
-    "ImputerModel": _impute,
-    "StandardScalerModel": _standard,
-    "MinMaxScalerModel": _min_max,
-    "MaxAbsScalerModel": _max_abs,
-}
-
-
 def _example(predictor: Predictor) -> pd.DataFrame:
     """One row that the model takes."""
     plan = predictor.plan
@@ -252,18 +259,76 @@ def _example(predictor: Predictor) -> pd.DataFrame:
 
 
 def _signature(predictor: Predictor) -> ModelSignature:
+    plan = predictor.plan
+    # A category of any type is looked up by its text.
+    kinds = {name: st.DoubleType() if kind == "number" else st.StringType() for name, kind in plan.inputs.items()}
+    return _signature_of(kinds or {plan.features: st.ArrayType(st.DoubleType())})
+
+
+def _signature_of(kinds: Mapping[str, st.DataType]) -> ModelSignature:
     from mlflow.models.signature import ModelSignature
     from mlflow.types import ColSpec, Schema, TensorSpec
-    from mlflow.types.schema import AnyType, Array, DataType
+    from mlflow.types.schema import Array, DataType
 
-    plan = predictor.plan
-    # A column declared as double refuses whole numbers; ours are checked when they are converted.
-    kinds: dict[str, Any] = dict.fromkeys(("number", "code"), AnyType())  # type: ignore[no-untyped-call]
-    kinds["text"] = DataType.string
-    inputs: list[ColSpec | TensorSpec] = [ColSpec(kinds[kind], name) for name, kind in plan.inputs.items()]
-    outputs = Schema([ColSpec(DataType.double, name) for name in OUTPUTS])
-    return ModelSignature(Schema(inputs or [ColSpec(Array(DataType.double), plan.features)]), outputs)
+    known: dict[st.DataType, Any] = {
+        st.DoubleType(): DataType.double,
+        st.StringType(): DataType.string,
+        st.BooleanType(): DataType.boolean,
+        st.TimestampType(): DataType.datetime,
+        st.ArrayType(st.DoubleType()): Array(DataType.double),
+        st.ArrayType(st.StringType()): Array(DataType.string),
+        # MLflow's own type for vectors has no counterpart in Spark's schemas.
+        VectorUDT(): Array(DataType.double),
+    }
+    inputs: list[ColSpec | TensorSpec] = [ColSpec(known[kind], name) for name, kind in kinds.items()]
+    return ModelSignature(Schema(inputs), Schema([ColSpec(DataType.double, name) for name in OUTPUTS]))
 
 
-def _requirements() -> list[str]:
-    return [f"{name}=={importlib.metadata.version(name).partition('+')[0]}" for name in _REQUIRED]
+def _of_stages(
+    stages: Sequence[Any], signature: ModelSignature | None, example: Any
+) -> tuple[ModelSignature, pd.DataFrame | Any]:
+    """Signature and example of a pipeline that needs Spark, as far as they are not given."""
+    spark = SparkSession.active()
+    advice = "Give a table of pandas with one row as input_example."
+    if not any(isinstance(stage, BSPAUCModel) for stage in stages):
+        raise InvalidDataError("this pipeline has no BSPAUCModel. Log it with mlflow.spark.log_model.")
+    if signature is None:
+        known = {name: _kind(values) for name, values in example.items()} if isinstance(example, pd.DataFrame) else {}
+        kinds = columns_read(spark, stages, known)
+        if kinds is None:
+            raise InvalidDataError(f"what columns this pipeline reads cannot be told from its stages. {advice}")
+        signature = _signature_of(kinds)
+    if example is not None:
+        return signature, example
+    schema = _rows_read(signature, stages)
+    texts, width = first_labels(stages), stages[-1].numFeatures if isinstance(stages[-1], BSPAUCModel) else 1
+    example = pd.DataFrame({field.name: [_value(field, texts, width)] for field in schema})
+    try:
+        SparkPredictor(PipelineModel(list(stages)), schema).predict(example)
+    except Exception as error:
+        raise InvalidDataError(f"no row could be made up that this pipeline takes. {advice}") from error
+    return signature, example
+
+
+def _kind(values: pd.Series[Any]) -> st.DataType:
+    first = values.iloc[0]
+    if isinstance(first, str):
+        return st.StringType()
+    if pd.api.types.is_list_like(first):
+        return st.ArrayType(st.StringType()) if len(first) and isinstance(first[0], str) else VectorUDT()
+    if values.dtype.kind == "b":
+        return st.BooleanType()
+    return st.TimestampType() if values.dtype.kind == "M" else st.DoubleType()
+
+
+def _value(field: st.StructField, texts: Mapping[str, str], width: int) -> Any:
+    """Some value of a column."""
+    values = {
+        st.StringType(): texts.get(field.name, ""),
+        st.BooleanType(): False,
+        st.TimestampType(): pd.Timestamp(0),
+        st.ArrayType(st.StringType()): [""],
+    }
+    if isinstance(field.dataType, VectorUDT) or field.dataType == st.ArrayType(st.DoubleType()):
+        return [0.0] * width
+    return values.get(field.dataType, 0.0)

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from bspauc_spark.errors import InvalidDataError, InvalidFeaturesError, MalformedError
+from bspauc_spark.results.served import welcome_whole_numbers
 from bspauc_spark.rows.categories import EXACT, are_flags, are_numbers
 from bspauc_spark.rows.storage import on_disk
 from bspauc_spark.saved import named, read_file, reading
@@ -111,6 +112,7 @@ class Predictor:
 
 def _load_pyfunc(path: str) -> Predictor:
     """MLflow's entry point."""
+    welcome_whole_numbers()
     return Predictor.load(path)
 
 

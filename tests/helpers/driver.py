@@ -2,7 +2,7 @@
 
 The argument is JSON: ``master``, ``conf``, ``steps``, each of them a dict of Params, ``pause``, seconds between rounds,
 and ``lose_attempts``, which loses the first attempt of every staging task. For each step one line of JSON is printed;
-"round N", "ready" and "warning …" lines come in between.
+"round N", "ready", "asks <command>" and "warning …" lines come in between.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from pyspark.ml.torch.distributor import TorchDistributor
 from pyspark.sql import SparkSession
 
 from bspauc_spark import BSPAUCClassifier
+from bspauc_spark.cluster.launch import Launch
 from bspauc_spark.errors import BSPAUCError
 from bspauc_spark.rows import staging
 from bspauc_spark.rows.shard_task import ShardTask
@@ -89,6 +90,8 @@ def main() -> None:
 
     if asked.get("lose_attempts"):
         staging.ShardTask = Lost
+    ask = Launch.ask
+    Launch.ask = lambda self, command: print("asks", command.word, flush=True) or ask(self, command)
     launches: list = []
     run = TorchDistributor.run
     TorchDistributor.run = lambda self, *a, **k: launches.append(1) or run(self, *a, **k)

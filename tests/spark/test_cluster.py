@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.helpers.processes import Driver, assert_clean, descendants, executors
+from tests.helpers.processes import Driver, assert_clean, descendants, executors, wait_until_at_work
 
 pytestmark = pytest.mark.alone
 
@@ -33,12 +32,13 @@ def test_two_executors_are_chosen_and_recover_and_clean_up(tmp_path: Path) -> No
     with Driver({"master": "local-cluster[2,1,1024]", "steps": steps}) as driver:
         missing, unshared, slots, gpu = (driver.result() for _ in range(4))
 
-        driver.read_until("ready")
-        time.sleep(2)
+        driver.read_until("asks train")
+        wait_until_at_work(driver.pid)
         interrupted = driver.interrupt()
 
         driver.read_until("round 1")
-        time.sleep(0.4)
+        driver.read_until("asks train")
+        wait_until_at_work(driver.pid)
         os.kill(executors(descendants(driver.pid))[0], signal.SIGKILL)
         driver.read_until("warning workers were lost")
         recovered, local = driver.result(), driver.result()
@@ -59,6 +59,7 @@ def test_two_executors_are_chosen_and_recover_and_clean_up(tmp_path: Path) -> No
         assert_clean(result)
 
 
+@pytest.mark.thorough
 def test_dynamic_allocation_is_refused_at_once() -> None:
     conf = {"spark.dynamicAllocation.enabled": "true"}
     with Driver({"master": "local[2]", "conf": conf, "steps": [{"localMode": False}]}) as driver:

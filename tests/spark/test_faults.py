@@ -33,6 +33,8 @@ from bspauc_spark.selection import Selection
 from tests.helpers.fits import FAST, SLOW, digest, same_bits, while_training
 from tests.helpers.processes import Driver, assert_clean
 
+pytestmark = pytest.mark.classic
+
 
 def test_a_full_disk_in_staging_is_named_and_left_empty(moons: DataFrame, mounted: Callable[[str], Path]) -> None:
     disk = mounted("size=40k")
@@ -125,7 +127,6 @@ def test_figures_for_mlflow_that_find_no_room_cost_no_fit(
     assert run.data.metrics["train_auc"] == pytest.approx(model.summary.rounds[-1].train_auc)
 
 
-@pytest.mark.thorough
 def test_a_checkpoint_folder_that_becomes_read_only_costs_no_round(
     moons: DataFrame,
     mounted: Callable[[str], Path],
@@ -147,8 +148,7 @@ def test_a_checkpoint_folder_that_becomes_read_only_costs_no_round(
     assert same_bits(model, alone[0])
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("processes", [0, pytest.param(2, marks=pytest.mark.alone)])
+@pytest.mark.parametrize("processes", [0, pytest.param(2, marks=[pytest.mark.alone, pytest.mark.thorough])])
 def test_a_damaged_shard_is_named_and_nobody_starts_again(
     moons: DataFrame, processes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

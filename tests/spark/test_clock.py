@@ -15,7 +15,6 @@ from tests.helpers.processes import Driver, assert_clean, descendants, ranks
 
 pytestmark = [
     pytest.mark.alone,
-    pytest.mark.thorough,
     pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler"),
 ]
 

@@ -10,8 +10,6 @@ import pytest
 
 from tests.helpers.processes import Driver, assert_clean, descendants, executors, wait_until_at_work
 
-pytestmark = pytest.mark.alone
-
 LONG = {"stepsPerRound": 20_000, "pretrainSteps": 1}
 # Rounds of a second or so, long enough to meet a worker in the middle of one.
 SLOW = {"stepsPerRound": 150}
@@ -29,7 +27,8 @@ def test_two_executors_are_chosen_and_recover_and_clean_up(tmp_path: Path) -> No
         {**staging, **SLOW},
         {**staging, **SLOW, "numProcesses": 2, "localMode": True},
     ]
-    with Driver({"master": "local-cluster[2,1,1024]", "steps": steps}) as driver:
+    # Both executors are there before the first step.
+    with Driver({"master": "local-cluster[2,1,1024]", "steps": steps, "slots_timeout": 1}) as driver:
         missing, unshared, slots, gpu = (driver.result() for _ in range(4))
 
         driver.read_until("asks train")
@@ -59,7 +58,7 @@ def test_two_executors_are_chosen_and_recover_and_clean_up(tmp_path: Path) -> No
         assert_clean(result)
 
 
-@pytest.mark.thorough
+@pytest.mark.alone
 def test_dynamic_allocation_is_refused_at_once() -> None:
     conf = {"spark.dynamicAllocation.enabled": "true"}
     with Driver({"master": "local[2]", "conf": conf, "steps": [{"localMode": False}]}) as driver:

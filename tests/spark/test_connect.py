@@ -78,7 +78,6 @@ def test_workers_on_executors_need_their_number_and_shared_storage(moons: DataFr
 
 
 @pytest.mark.alone
-@pytest.mark.thorough
 def test_workers_on_executors_and_beside_the_client_learn_the_same(moons: DataFrame, tmp_path: Path) -> None:
     far = BSPAUCClassifier(**FAST, **SHARED, stagingDir=str(tmp_path)).fit(moons)
     assert list(tmp_path.iterdir()) == []
@@ -88,7 +87,6 @@ def test_workers_on_executors_and_beside_the_client_learn_the_same(moons: DataFr
 
 
 @pytest.mark.alone
-@pytest.mark.thorough
 def test_workers_that_do_not_get_ready_are_given_up_with_a_clear_message(
     moons: DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from bspauc_spark import BSPAUCClassifier, BSPAUCModel, algorithm
-from bspauc_spark.cluster import launch
+from bspauc_spark.cluster import launch, preflight
 from bspauc_spark.cluster.launch import Launch
 from bspauc_spark.cluster.mailbox import Message
 from bspauc_spark.cluster.protocol import Scores
@@ -48,7 +48,7 @@ from tests.helpers.processes import (
     wait_until_at_work,
 )
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.classic
 
 
 @pytest.fixture(autouse=True)
@@ -117,7 +117,7 @@ def test_two_local_processes_are_launched_once_and_learn_what_one_process_learns
         np.testing.assert_allclose(two.summary.history[name], alone.summary.history[name], atol=2e-3)
 
 
-@pytest.mark.thorough
+@pytest.mark.alone
 def test_histograms_of_two_workers_give_the_model_that_all_their_scores_give(moons: DataFrame) -> None:
     estimator = BSPAUCClassifier(**FAST, validationIndicatorCol="validation", numProcesses=2)
     exact, binned = (estimator.copy({estimator.exactRows: rows}).fit(moons) for rows in (10**6, 100))
@@ -138,7 +138,7 @@ def test_a_killed_worker_costs_the_round_it_died_in_and_changes_no_bit(
     assert list(model.summary.history["round"]) == [1, 2, 3]
 
 
-@pytest.mark.thorough
+@pytest.mark.alone
 def test_a_worker_that_hangs_is_given_up_and_the_fit_goes_on_with_the_same_bits(
     moons: DataFrame, undisturbed: BSPAUCModel, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,7 +149,7 @@ def test_a_worker_that_hangs_is_given_up_and_the_fit_goes_on_with_the_same_bits(
     assert same_bits(model, undisturbed)
 
 
-@pytest.mark.thorough
+@pytest.mark.alone
 def test_a_worker_that_hangs_before_it_is_ready_is_given_up(
     moons: DataFrame, undisturbed: BSPAUCModel, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,7 +171,7 @@ def test_a_worker_that_hangs_before_it_is_ready_is_given_up(
     assert same_bits(model, undisturbed)
 
 
-@pytest.mark.thorough
+@pytest.mark.alone
 def test_a_worker_lost_too_often_is_an_error_with_the_model_of_the_finished_rounds(moons: DataFrame) -> None:
     known = r"maxRestarts allows no further launch. What is known:\n.*(rank 0|failed)"
     with while_training(2, partial(send, signal.SIGKILL, 1)), pytest.raises(WorkerError, match=known) as caught:
@@ -264,7 +264,8 @@ def test_a_workers_exception_reaches_the_caller_with_its_traceback_at_once_and_n
     monkeypatch.setattr(plan, "network", lambda params, width, *_: Breaking("mlp", width, (16, 16)))
     with pytest.raises(WorkerError) as caught:
         BSPAUCClassifier(**FAST, numProcesses=2).fit(marked)
-    assert time.monotonic() - asked[-1] < 5
+    # Far below the patience with workers that hang.
+    assert time.monotonic() - asked[-1] < 20
     assert len(launches) == 1
     message = str(caught.value)
     assert "rank 1 on host" in message
@@ -291,7 +292,7 @@ def test_a_nan_in_a_step_of_one_worker_costs_the_round_and_no_launch(
     assert all(np.isfinite(array).all() for array in model.scorer.weights.values())
 
 
-@pytest.mark.thorough
+@pytest.mark.alone
 def test_ensure_descent_undoes_blocks_on_workers(moons: DataFrame) -> None:
     params = {**FAST, "learningRate": 30.0, "optimizer": "sgd", "regParam": 0.0, "averaging": 0.0, "pretrainSteps": 0}
     estimator = BSPAUCClassifier(**params, ensureDescent=True, selfPaced=False)
@@ -315,7 +316,7 @@ def task_of(staged: StagedData) -> Task:
     return Task(staged.shards, NetworkSpec("mlp", 6, (16, 16)), settings)
 
 
-@pytest.mark.thorough
+@pytest.mark.alone
 def test_a_stale_worker_of_an_earlier_launch_cannot_answer_a_new_one(spark: SparkSession, staged: StagedData) -> None:
     old = Launch(spark, task_of(staged), 2, local=True)
     new = None
@@ -345,7 +346,7 @@ def test_a_stale_worker_of_an_earlier_launch_cannot_answer_a_new_one(spark: Spar
             new.end()
 
 
-@pytest.mark.thorough
+@pytest.mark.alone
 def test_a_block_that_diverges_is_taken_back_and_workers_end_when_the_folder_of_the_launch_is_gone(
     spark: SparkSession, staged: StagedData
 ) -> None:
@@ -365,7 +366,7 @@ def test_a_block_that_diverges_is_taken_back_and_workers_end_when_the_folder_of_
         launch.end()
 
 
-@pytest.mark.thorough
+@pytest.mark.alone
 def test_an_interrupted_launch_is_stopped_before_its_workers_are_up(spark: SparkSession, staged: StagedData) -> None:
     launch = Launch(spark, task_of(staged), 2, local=True)
     launch._beat_thread.start()
@@ -376,7 +377,7 @@ def test_an_interrupted_launch_is_stopped_before_its_workers_are_up(spark: Spark
     assert time.monotonic() - started < 10
 
 
-@pytest.mark.thorough
+@pytest.mark.alone
 def test_storage_that_is_stuck_does_not_hold_up_the_end(
     spark: SparkSession, staged: StagedData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -397,7 +398,8 @@ def test_storage_that_is_stuck_does_not_hold_up_the_end(
     launch._beat_thread.join()
 
 
-def test_more_workers_than_slots_fail_at_once_with_advice(moons: DataFrame) -> None:
+def test_more_workers_than_slots_fail_at_once_with_advice(moons: DataFrame, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "_SLOTS_TIMEOUT", 1.0)
     started = time.monotonic()
     with pytest.raises(PlacementError, match=r"numProcesses 3 needs .* has 2\. Lower numProcesses to 2"):
         BSPAUCClassifier(**FAST, numProcesses=3, localMode=False).fit(moons)
@@ -411,7 +413,7 @@ def test_more_workers_than_rows_are_refused(moons: DataFrame) -> None:
 
 
 @pytest.mark.parametrize(
-    ("processes", "when"), [(0, "between rounds"), pytest.param(2, "inside a round", marks=pytest.mark.thorough)]
+    ("processes", "when"), [(0, "between rounds"), pytest.param(2, "inside a round", marks=pytest.mark.alone)]
 )
 def test_a_driver_interrupted_then_killed_and_begun_again_ends_with_the_same_bits(
     processes: int, when: str, tmp_path: Path

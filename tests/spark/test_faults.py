@@ -44,7 +44,6 @@ def test_a_full_disk_in_staging_is_named_and_left_empty(moons: DataFrame, mounte
 
 
 @pytest.mark.alone
-@pytest.mark.thorough
 def test_a_disk_that_fills_up_while_workers_train_is_named(moons: DataFrame, mounted: Callable[[str], Path]) -> None:
     disk = mounted("size=2m")
 
@@ -59,7 +58,6 @@ def test_a_disk_that_fills_up_while_workers_train_is_named(moons: DataFrame, mou
 
 
 @pytest.mark.alone
-@pytest.mark.thorough
 def test_a_reply_that_the_driver_cannot_read_is_named_and_nobody_starts_again(
     moons: DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,7 +146,7 @@ def test_a_checkpoint_folder_that_becomes_read_only_costs_no_round(
     assert same_bits(model, alone[0])
 
 
-@pytest.mark.parametrize("processes", [0, pytest.param(2, marks=[pytest.mark.alone, pytest.mark.thorough])])
+@pytest.mark.parametrize("processes", [0, pytest.param(2, marks=pytest.mark.alone)])
 def test_a_damaged_shard_is_named_and_nobody_starts_again(
     moons: DataFrame, processes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,7 +175,6 @@ def test_a_damaged_shard_is_named_and_nobody_starts_again(
 
 
 @pytest.mark.alone
-@pytest.mark.thorough
 def test_tasks_that_are_lost_after_they_wrote_their_rows_change_nothing(
     tmp_path: Path, alone: dict[int, BSPAUCModel]
 ) -> None:
@@ -196,7 +193,6 @@ def alone(moons: DataFrame) -> dict[int, BSPAUCModel]:
 
 
 @pytest.mark.alone
-@pytest.mark.thorough
 def test_fits_in_threads_of_one_session_are_those_of_fits_alone(
     moons: DataFrame, alone: dict[int, BSPAUCModel]
 ) -> None:
@@ -207,7 +203,6 @@ def test_fits_in_threads_of_one_session_are_those_of_fits_alone(
 
 
 @pytest.mark.alone
-@pytest.mark.thorough
 def test_fits_that_wait_for_each_others_slots_both_end(moons: DataFrame) -> None:
     def fit(seed: int) -> BSPAUCModel:
         return BSPAUCClassifier(**FAST, seed=seed, numProcesses=2, localMode=False).fit(moons)
@@ -220,7 +215,6 @@ def test_fits_that_wait_for_each_others_slots_both_end(moons: DataFrame) -> None
 
 
 @pytest.mark.alone
-@pytest.mark.thorough
 def test_two_drivers_share_a_staging_folder(tmp_path: Path, alone: dict[int, BSPAUCModel]) -> None:
     asked = [
         {"master": "local[1]", "steps": [{"stagingDir": str(tmp_path), "seed": seed}], "pause": 1} for seed in (0, 1)
@@ -238,7 +232,6 @@ def test_two_drivers_share_a_staging_folder(tmp_path: Path, alone: dict[int, BSP
 
 
 @pytest.mark.alone
-@pytest.mark.thorough
 def test_fifty_fits_leave_memory_handles_and_threads_as_they_were(spark: SparkSession) -> None:
     # A megabyte of rows, and one of θ.
     wave = sf.transform(sf.sequence(sf.lit(1), sf.lit(1300)), lambda place: sf.sin(place * (sf.col("id") + 1)))

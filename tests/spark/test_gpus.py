@@ -10,7 +10,7 @@ import pytest
 
 from tests.helpers.processes import Driver, assert_clean
 
-pytestmark = [pytest.mark.alone, pytest.mark.thorough]
+pytestmark = pytest.mark.alone
 
 ROOT = Path(__file__).parents[2]
 HOST = socket.gethostname()

@@ -19,7 +19,7 @@ from tests.helpers.fits import FAST, same_bits
 from tests.helpers.leaks import told
 from tests.helpers.servers import ObjectStore, object_store
 
-pytestmark = [pytest.mark.alone, pytest.mark.thorough]
+pytestmark = pytest.mark.alone
 
 
 @pytest.fixture(scope="module")

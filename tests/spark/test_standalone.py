@@ -20,7 +20,7 @@ from tests.helpers.fits import FAST, noisy_moons
 from tests.helpers.processes import wait_for, wait_until_at_work
 from tests.helpers.standalone import ROOT, Cluster, Submitted, standalone
 
-pytestmark = [pytest.mark.alone, pytest.mark.thorough]
+pytestmark = pytest.mark.alone
 
 # Rounds of a second or so, long enough to meet a worker in the middle of one.
 PARAMS = {**FAST, "stepsPerRound": 150}

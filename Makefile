@@ -2,13 +2,13 @@
 VENV   := .venv
 PYTHON := $(VENV)/bin/python
 READY  := $(VENV)/.ready
-TOGETHER := --numprocesses 2 --dist loadfile --no-loadscope-reorder -m 'not alone'
+TOGETHER := --numprocesses 2 --dist worksteal
 LOWEST := .venv-lowest
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export PYSPARK_PYTHON := $(CURDIR)/$(PYTHON)
 export SPARK_LOCAL_IP ?= 127.0.0.1
 
-.PHONY: setup demo test tests test-lowest checks coverage mutants lint format bench java browser clean
+.PHONY: setup demo test test-all tests rest test-lowest checks coverage mutants lint format bench java browser clean
 
 setup: java $(READY)
 
@@ -34,12 +34,20 @@ lint: setup
 	ruff format --check .
 	mypy
 
+# What every change must pass: minutes.
 test: lint browser tests
 
-tests: RUN ?= $(PYTHON)
+# The same and the rest: Spark Connect, a standalone cluster, S3, all notebooks, every fault.
+test-all: test rest
+
+tests rest: export RUN ?= $(PYTHON)
+
 tests: setup
-	$(RUN) -m pytest $(TOGETHER)
-	$(RUN) -m pytest $(TOGETHER) --session connect tests/spark
+	$(RUN) -m pytest $(TOGETHER) -m 'not thorough and not alone'
+
+rest: setup
+	$(RUN) -m pytest $(TOGETHER) -m 'thorough and not alone'
+	$(RUN) -m pytest $(TOGETHER) -m 'not alone' --session connect tests/spark
 	$(RUN) -m pytest --session cluster tests/spark
 	$(RUN) -m pytest -m alone
 	$(RUN) -m pytest -m alone --session connect tests/spark/test_connect.py
@@ -53,7 +61,7 @@ coverage: export SPARK_CONF_DIR := $(CURDIR)/tests/covered
 coverage: export PYTHONPATH := $(CURDIR)
 coverage: checks
 	coverage erase
-	$(MAKE) tests RUN='coverage run'
+	$(MAKE) tests rest RUN='coverage run'
 	coverage combine --quiet
 	@rm -f .coverage.*  # Of processes that were killed while they saved theirs.
 	coverage report --skip-covered --show-missing
@@ -74,7 +82,7 @@ $(LOWEST)/.ready: setup.cfg constraints-lowest.txt
 test-lowest: export PATH := $(abspath $(LOWEST))/bin:$(PATH)
 test-lowest: export PYSPARK_PYTHON := $(abspath $(LOWEST))/bin/python
 test-lowest: java $(LOWEST)/.ready
-	$(LOWEST)/bin/python -m pytest $(TOGETHER) tests/spark tests/core
+	$(LOWEST)/bin/python -m pytest $(TOGETHER) -m 'not alone' tests/spark tests/core
 	$(LOWEST)/bin/python -m pytest -m alone tests/spark
 
 format: setup

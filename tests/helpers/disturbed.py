@@ -2,7 +2,7 @@
 
 It knows nothing of the tests' other files: only Spark, and what was shipped. The argument is JSON: ``rows``, ``model``
 and ``scored`` (what train.py and score.py made of the rows), ``params``, and ``met``, a folder for marks. For each step
-one line of JSON is printed; "staging", "round N", "transform" and "warning …" lines come in between.
+one line of JSON is printed; "staging", "asks train", "transform" and "warning …" lines come in between.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import bspauc_spark
 from bspauc_spark import BSPAUCClassifier, BSPAUCModel
+from bspauc_spark.cluster.launch import Launch
 
 # Two waves on two executors: a mark of the third says that somebody's first part is done and its second under way.
 PARTS, SECONDS_A_PART = 4, 1.5
@@ -33,9 +34,7 @@ class Tell(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
-        if text.startswith("round "):
-            print("round", text.split()[1].split("/")[0], flush=True)
-        elif record.levelno >= logging.WARNING:
+        if record.levelno >= logging.WARNING:
             print("warning", text.replace("\n", " "), flush=True)
 
 
@@ -78,6 +77,8 @@ def main() -> None:
     logger.setLevel(logging.INFO)
     logger.addHandler(Tell())
     logger.propagate = False
+    ask = Launch.ask
+    Launch.ask = lambda self, command: print("asks", command.word, flush=True) or ask(self, command)
 
     rows = spark.read.parquet(asked["rows"])
     trained = PipelineModel.load(asked["model"]).stages[-1]

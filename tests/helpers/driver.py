@@ -1,8 +1,8 @@
 """A driver in a process of its own, for tests that kill or interrupt it, and for masters of another kind.
 
 The argument is JSON: ``master``, ``conf``, ``steps``, each of them a dict of Params, ``pause``, seconds between rounds,
-and ``lose_attempts``, which loses the first attempt of every staging task. For each step one line of JSON is printed;
-"round N", "ready" and "warning …" lines come in between.
+``lose_attempts``, which loses the first attempt of every staging task, and ``slots_timeout``, seconds. For each step
+one line of JSON is printed; "round N", "ready", "asks <command>" and "warning …" lines come in between.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from pyspark.ml.torch.distributor import TorchDistributor
 from pyspark.sql import SparkSession
 
 from bspauc_spark import BSPAUCClassifier
+from bspauc_spark.cluster import preflight
+from bspauc_spark.cluster.launch import Launch
 from bspauc_spark.errors import BSPAUCError
 from bspauc_spark.rows import staging
 from bspauc_spark.rows.shard_task import ShardTask
@@ -87,8 +89,11 @@ def main() -> None:
     if asked["master"].startswith("local-cluster"):
         data.mapInArrow(lambda batches: batches, data.schema).count()
 
+    preflight._SLOTS_TIMEOUT = asked.get("slots_timeout", preflight._SLOTS_TIMEOUT)
     if asked.get("lose_attempts"):
         staging.ShardTask = Lost
+    ask = Launch.ask
+    Launch.ask = lambda self, command: print("asks", command.word, flush=True) or ask(self, command)
     launches: list = []
     run = TorchDistributor.run
     TorchDistributor.run = lambda self, *a, **k: launches.append(1) or run(self, *a, **k)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import logging
+import os
 import threading
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pandas as pd
+import pytest
 
 from bspauc_spark import BSPAUCModel
+from bspauc_spark.cluster.launch import Launch
+from bspauc_spark.cluster.mailbox import Message
+from tests.helpers.processes import wait_until_at_work
 
 
 def noisy_moons(rows: int = 3000, features: int = 6, flipped: float = 0.1, seed: int = 0) -> pd.DataFrame:
@@ -33,6 +37,7 @@ FAST = {
     "verbose": False,
 }
 
+# Rounds long enough to meet a worker in the middle of one.
 SLOW = {**FAST, "stepsPerRound": 150}
 
 
@@ -41,33 +46,27 @@ def same_bits(one: BSPAUCModel, other: BSPAUCModel) -> bool:
     return a.keys() == b.keys() and all(np.array_equal(a[name], b[name]) for name in a)
 
 
-def while_fitting(round_done: int, act: Callable[[], None]) -> Callable[[], None]:
-    """Run ``act`` in a thread, a moment into the round after ``round_done``; returns what waits for it."""
-    reached, done = threading.Event(), threading.Event()
-
-    class Listen(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            if record.getMessage().startswith(f"round {round_done}/"):
-                reached.set()
+@contextlib.contextmanager
+def while_training(block: int, act: Callable[[], None]) -> Iterator[None]:
+    """In here ``act`` is done once, when the ranks below this process are at work on the ``block``-th θ block."""
+    asked, acted = list[str](), threading.Event()
+    ask = Launch.ask
 
     def run() -> None:
-        assert reached.wait(120)
-        time.sleep(0.4)
+        wait_until_at_work(os.getpid())
         act()
-        done.set()
+        acted.set()
 
-    logger, listener = logging.getLogger("bspauc_spark"), Listen()
-    level = logger.level
-    logger.setLevel(logging.INFO)
-    logger.addHandler(listener)
-    threading.Thread(target=run, daemon=True).start()
+    def seen(self: Launch, command: Message) -> Message:
+        asked.append(command.word)
+        if command.word == "train" and asked.count("train") == block:
+            threading.Thread(target=run, daemon=True).start()
+        return ask(self, command)
 
-    def finish() -> None:
-        logger.removeHandler(listener)
-        logger.setLevel(level)
-        assert done.wait(5)
-
-    return finish
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Launch, "ask", seen)
+        yield
+    assert acted.wait(5)
 
 
 def digest(arrays: dict) -> str:

@@ -69,6 +69,25 @@ def ranks(below: set[int]) -> dict[int, int]:
     return found
 
 
+def wait_until_at_work(*below: int) -> None:
+    """Until the ranks below these processes compute: waiting for a command takes hardly any time of a processor."""
+
+    def used() -> float:
+        found = {pid for root in below for pid in ranks(descendants(root)).values()}
+        return sum(map(_processor_seconds, found))
+
+    before = used()
+    wait_for(lambda: used() > before + 0.05, 60, "ranks to be at work")
+
+
+def _processor_seconds(pid: int) -> float:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def launchers(below: set[int]) -> set[int]:
     """Processes of TorchDistributor: its wrappers, torchrun and the ranks."""
     marks = (b"torch_run_process_wrapper", b"torch.distributed.run", b"train.py")

@@ -83,7 +83,9 @@ def machine() -> str:
 
 
 @pytest.mark.classic
-@pytest.mark.parametrize("name", FITS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.thorough] * ("numProcesses" in FITS[name])) for name in FITS]
+)
 def test_a_fit_gives_the_bits_it_gave(spark: SparkSession, name: str) -> None:
     stored = json.loads(FILE.read_text())
     model = fitted(spark, FITS[name])

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.helpers.processes import Driver, assert_clean, descendants, executors
-
-pytestmark = pytest.mark.alone
+from tests.helpers.processes import Driver, assert_clean, descendants, executors, wait_until_at_work
 
 LONG = {"stepsPerRound": 20_000, "pretrainSteps": 1}
 # Rounds of a second or so, long enough to meet a worker in the middle of one.
@@ -30,15 +27,17 @@ def test_two_executors_are_chosen_and_recover_and_clean_up(tmp_path: Path) -> No
         {**staging, **SLOW},
         {**staging, **SLOW, "numProcesses": 2, "localMode": True},
     ]
-    with Driver({"master": "local-cluster[2,1,1024]", "steps": steps}) as driver:
+    # Both executors are there before the first step.
+    with Driver({"master": "local-cluster[2,1,1024]", "steps": steps, "slots_timeout": 1}) as driver:
         missing, unshared, slots, gpu = (driver.result() for _ in range(4))
 
-        driver.read_until("ready")
-        time.sleep(2)
+        driver.read_until("asks train")
+        wait_until_at_work(driver.pid)
         interrupted = driver.interrupt()
 
         driver.read_until("round 1")
-        time.sleep(0.4)
+        driver.read_until("asks train")
+        wait_until_at_work(driver.pid)
         os.kill(executors(descendants(driver.pid))[0], signal.SIGKILL)
         driver.read_until("warning workers were lost")
         recovered, local = driver.result(), driver.result()
@@ -59,6 +58,7 @@ def test_two_executors_are_chosen_and_recover_and_clean_up(tmp_path: Path) -> No
         assert_clean(result)
 
 
+@pytest.mark.alone
 def test_dynamic_allocation_is_refused_at_once() -> None:
     conf = {"spark.dynamicAllocation.enabled": "true"}
     with Driver({"master": "local[2]", "conf": conf, "steps": [{"localMode": False}]}) as driver:

@@ -29,11 +29,11 @@ from bspauc_spark.errors import BSPAUCWarning, CheckpointError, StagingError, Wo
 from bspauc_spark.rows.kinds import NEGATIVES
 from bspauc_spark.rows.staging import StagedData, stage
 from bspauc_spark.rows.storage import DiskFolder
-from tests.helpers.fits import FAST, SLOW, digest, same_bits, while_fitting
+from tests.helpers.fits import FAST, SLOW, digest, same_bits, while_training
 from tests.helpers.paces import before_each_round
 from tests.helpers.processes import Driver, assert_clean
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.classic
 
 
 def test_a_full_disk_in_staging_is_named_and_left_empty(moons: DataFrame, mounted: Callable[[str], Path]) -> None:
@@ -43,6 +43,7 @@ def test_a_full_disk_in_staging_is_named_and_left_empty(moons: DataFrame, mounte
     assert list(disk.iterdir()) == []
 
 
+@pytest.mark.alone
 def test_a_disk_that_fills_up_while_workers_train_is_named(moons: DataFrame, mounted: Callable[[str], Path]) -> None:
     disk = mounted("size=2m")
 
@@ -51,13 +52,12 @@ def test_a_disk_that_fills_up_while_workers_train_is_named(moons: DataFrame, mou
             while file.write(bytes(4096)):
                 pass
 
-    finish = while_fitting(1, fill)
-    with pytest.raises((StagingError, WorkerError), match="No space left on device"):
+    with while_training(2, fill), pytest.raises((StagingError, WorkerError), match="No space left on device"):
         BSPAUCClassifier(**SLOW, numProcesses=2, stagingDir=str(disk)).fit(moons)
-    finish()
     assert [path.name for path in disk.iterdir()] == ["others"]
 
 
+@pytest.mark.alone
 def test_a_reply_that_the_driver_cannot_read_is_named_and_nobody_starts_again(
     moons: DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,6 +104,7 @@ def test_checkpoints_that_find_no_room_cost_no_round(
     assert list(disk.iterdir()) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("place", ["full", "missing"])
 def test_figures_for_mlflow_that_find_no_room_cost_no_fit(
     place: str, moons: DataFrame, mounted: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -144,7 +145,7 @@ def test_a_checkpoint_folder_that_becomes_read_only_costs_no_round(
     assert same_bits(model, alone[0])
 
 
-@pytest.mark.parametrize("processes", [0, 2])
+@pytest.mark.parametrize("processes", [0, pytest.param(2, marks=pytest.mark.alone)])
 def test_a_damaged_shard_is_named_and_nobody_starts_again(
     moons: DataFrame, processes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,6 +173,7 @@ def test_a_damaged_shard_is_named_and_nobody_starts_again(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.alone
 def test_tasks_that_are_lost_after_they_wrote_their_rows_change_nothing(
     tmp_path: Path, alone: dict[int, BSPAUCModel]
 ) -> None:
@@ -189,6 +191,7 @@ def alone(moons: DataFrame) -> dict[int, BSPAUCModel]:
     return {seed: BSPAUCClassifier(**FAST, seed=seed).fit(moons) for seed in (0, 1)}
 
 
+@pytest.mark.alone
 def test_fits_in_threads_of_one_session_are_those_of_fits_alone(
     moons: DataFrame, alone: dict[int, BSPAUCModel]
 ) -> None:
@@ -198,6 +201,7 @@ def test_fits_in_threads_of_one_session_are_those_of_fits_alone(
         assert same_bits(model, alone[seed])
 
 
+@pytest.mark.alone
 def test_fits_that_wait_for_each_others_slots_both_end(moons: DataFrame) -> None:
     def fit(seed: int) -> BSPAUCModel:
         return BSPAUCClassifier(**FAST, seed=seed, numProcesses=2, localMode=False).fit(moons)
@@ -209,6 +213,7 @@ def test_fits_that_wait_for_each_others_slots_both_end(moons: DataFrame) -> None
         assert same_bits(model, fit(seed))
 
 
+@pytest.mark.alone
 def test_two_drivers_share_a_staging_folder(tmp_path: Path, alone: dict[int, BSPAUCModel]) -> None:
     asked = [
         {"master": "local[1]", "steps": [{"stagingDir": str(tmp_path), "seed": seed}], "pause": 1} for seed in (0, 1)
@@ -225,6 +230,7 @@ def test_two_drivers_share_a_staging_folder(tmp_path: Path, alone: dict[int, BSP
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.alone
 def test_fifty_fits_leave_memory_handles_and_threads_as_they_were(spark: SparkSession) -> None:
     # A megabyte of rows, and one of θ.
     wave = sf.transform(sf.sequence(sf.lit(1), sf.lit(1300)), lambda place: sf.sin(place * (sf.col("id") + 1)))

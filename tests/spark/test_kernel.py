@@ -37,6 +37,7 @@ def test_the_kernel_ranks_a_curved_boundary_and_is_saved_without_its_frequencies
     assert np.array_equal(scores(loaded, moons), found)
 
 
+@pytest.mark.thorough
 def test_the_kernel_on_two_workers_learns_what_one_process_learns(moons: DataFrame) -> None:
     estimator = BSPAUCClassifier(**KERNEL, featuresPerStep=100, selfPaced=False)
     alone = estimator.fit(moons).summary.history

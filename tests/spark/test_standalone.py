@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from sklearn.metrics import roc_auc_score
 
 from tests.helpers.disturbed import PARTS
 from tests.helpers.fits import FAST, noisy_moons
-from tests.helpers.processes import wait_for
+from tests.helpers.processes import wait_for, wait_until_at_work
 from tests.helpers.standalone import ROOT, Cluster, Submitted, standalone
 
 pytestmark = pytest.mark.alone
@@ -110,8 +109,10 @@ def test_an_executor_killed_while_staging_fitting_or_transforming_changes_nothin
 
         driver.read_until("staging")
         _kill_in_the_second_wave(cluster, cluster.folder / "met" / "staging")
-        driver.read_until("round 1")
-        time.sleep(0.4)
+        driver.read_until("asks train")
+        driver.read_until("asks train")
+        # Workers are the executors' children, and these are the daemons'.
+        wait_until_at_work(*(daemon.pid for daemon in cluster.daemons))
         _kill_an_executor(cluster)
         driver.read_until("warning workers were lost")
         assert driver.result()["digest"] == undisturbed["digest"]

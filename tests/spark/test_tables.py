@@ -186,7 +186,7 @@ def _some(values: pd.Series, gaps: int) -> pd.Series:
     ],
     ids=["flag", "empty", "infinite", "label", "validation", "class", "clash"],
 )
-@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.parametrize("kind", ["csv", pytest.param("parquet", marks=pytest.mark.thorough)])
 def test_training_refuses_in_the_words_of_the_command_line(
     spark: SparkSession,
     tmp_path: Path,
@@ -233,7 +233,7 @@ def _learned_and_scored(tmp_path: Path, learned: str, scored: Sequence[str], *ex
     return found
 
 
-@pytest.mark.parametrize("learned", ["loans.csv", "loans.parquet"])
+@pytest.mark.parametrize("learned", ["loans.csv", pytest.param("loans.parquet", marks=pytest.mark.thorough)])
 def test_a_flag_is_the_same_category_however_a_format_spells_it(
     spark: SparkSession, tmp_path: Path, learned: str
 ) -> None:
@@ -245,6 +245,7 @@ def test_a_flag_is_the_same_category_however_a_format_spells_it(
     assert parquet["open"].dtype == bool
 
 
+@pytest.mark.thorough
 def test_flags_where_training_had_other_words_are_unknown_categories(spark: SparkSession, tmp_path: Path) -> None:
     table = loans()[["open", "size.eur", "bad"]].assign(k=range(240))
     for name, words in (("words", table["open"].map({True: "yes", False: "no"})), ("other", "x")):
@@ -254,8 +255,8 @@ def test_flags_where_training_had_other_words_are_unknown_categories(spark: Spar
     np.testing.assert_array_equal(flags["score"], other["score"])
 
 
-@pytest.mark.parametrize("kind", ["csv", "parquet"])
-@pytest.mark.parametrize("learned", ["whole", "gaps"])
+@pytest.mark.parametrize("kind", ["csv", pytest.param("parquet", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("learned", ["gaps", pytest.param("whole", marks=pytest.mark.thorough)])
 def test_a_number_is_the_same_category_with_gaps_in_its_column_and_without(
     spark: SparkSession, tmp_path: Path, learned: str, kind: str
 ) -> None:
@@ -282,6 +283,7 @@ def test_text_that_is_no_number_of_spark_is_not_the_category_of_that_number(
     np.testing.assert_array_equal(zeros["score"], unknown["score"])
 
 
+@pytest.mark.thorough
 def test_gaps_among_whole_numbers_are_filled_with_the_mean_in_training_and_scoring(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -337,6 +339,7 @@ def test_an_audit_does_not_guess_which_number_training_called_positive(spark: Sp
     assert call(*asked, "--positive", "2").returncode == 0
 
 
+@pytest.mark.thorough
 def test_dates_beyond_those_of_pandas_are_in_the_report_of_an_audit(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "loans.parquet")
     table = spark.createDataFrame(loans()[["size.eur", "bad"]])
@@ -410,6 +413,7 @@ def test_words_for_a_gap_are_gaps_among_numbers_and_text_among_text(spark: Spark
     pd.testing.assert_frame_equal(found[texts], table[texts])
 
 
+@pytest.mark.thorough
 def test_a_table_with_words_for_gaps_is_learned_from_and_scored_like_one_with_gaps(
     spark: SparkSession, tmp_path: Path
 ) -> None:

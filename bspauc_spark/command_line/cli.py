@@ -41,6 +41,7 @@ _MOST_LISTED = 20
 # pickled is a bug: these keep their tracebacks.
 _OUTSIDE = re.compile(r"(java\.(io|nio|net)|org\.apache\.(hadoop|parquet))\.(?!EOFException|NotSerializableException)")
 
+_ENDINGS: dict[int, str] = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "Ctrl-C"}
 # Set by spark-submit for the Python process that it starts.
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 
@@ -71,42 +72,36 @@ def run(job: Callable[[], dict[str, Any]], label: str = "", options: Mapping[str
 
 @contextlib.contextmanager
 def _ended_in_order() -> Iterator[None]:
-    """SIGTERM, by which schedulers end a job, as an exit of Python, which removes staged rows on its way; so Ctrl-C."""
+    """SIGTERM, by which schedulers end a job, and Ctrl-C as an exit of Python, which removes staged rows on its way."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    code = 128 + signal.SIGTERM
-    ended, over = False, threading.Event()
+    ended, over = list[int](), threading.Event()
 
-    def leave(*_: object) -> NoReturn:
-        nonlocal ended
-        ended = True
+    def leave(number: int, _: object) -> NoReturn:
+        ended.append(number)
         # Whoever has no patience left sends SIGKILL.
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        sys.exit(code)
+        for one in before:
+            signal.signal(one, signal.SIG_IGN)
+        sys.exit(128 + number)
 
-    before = signal.signal(signal.SIGTERM, leave)
+    # A job in the background of a shell is to go on when others are interrupted.
+    heard = [one for one in _ENDINGS if signal.getsignal(one) != signal.SIG_IGN]
+    before = {one: signal.signal(one, leave) for one in heard}
     if _SUBMITTED in os.environ:
         threading.Thread(target=_end_with_jvm, args=(os.getppid(), over), name="bspauc-jvm", daemon=True).start()
     try:
         yield
-    except BaseException as error:
+    except BaseException:
+        if not ended:
+            raise
         # Whatever it has become on its way: the JVM, which is often ended too, is no longer there to tidy up.
-        if ended:
-            _failed("ended by SIGTERM.")
-            sys.exit(code)
-        if _began_with(error, KeyboardInterrupt):
-            _failed("ended by Ctrl-C.")
-            sys.exit(128 + signal.SIGINT)
-        raise
+        _failed(f"ended by {_ENDINGS[ended[0]]}.")
+        sys.exit(128 + ended[0])
     finally:
         over.set()
-        signal.signal(signal.SIGTERM, before)
-
-
-def _began_with(error: BaseException | None, kind: type[BaseException]) -> bool:
-    """Whether an error is of a kind, or was raised while one of it was dealt with."""
-    return error is not None and (isinstance(error, kind) or _began_with(error.__context__, kind))
+        for one, handler in before.items():
+            signal.signal(one, handler)
 
 
 def _end_with_jvm(jvm: int, over: threading.Event) -> None:
@@ -133,7 +128,11 @@ def _in_own_words(message: str, label: str, options: Mapping[str, str] | None) -
 
 def session(name: str) -> SparkSession:
     """The session that spark-submit configured."""
+    interrupted = signal.getsignal(signal.SIGINT)
     spark = SparkSession.builder.appName(name).getOrCreate()
+    if threading.current_thread() is threading.main_thread():
+        # Spark would cancel its jobs over the very connection that waits for one, and show what comes of that.
+        signal.signal(signal.SIGINT, interrupted)
     spark.sparkContext.setLogLevel("ERROR")
     return spark
 

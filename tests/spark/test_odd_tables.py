@@ -12,7 +12,6 @@ import pandas as pd
 import pytest
 from pyspark.sql import SparkSession
 
-from bspauc_spark.command_line import cli
 from tests.churn import BLANKS, customers
 from tests.jobs.submit import call
 
@@ -261,17 +260,3 @@ def test_a_number_of_suspects_below_zero_is_refused_before_the_model_is_looked_a
 def test_a_table_without_columns_to_learn_from_is_refused_with_what_to_do(spark: SparkSession, tmp_path: Path) -> None:
     path = _write(churn()[["tenure", "Churn"]], tmp_path / "t.csv")
     assert "no column is left to learn from: --exclude fewer" in _training_refused(path, "--exclude", "tenure")
-
-
-def test_a_job_that_is_interrupted_says_so_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
-    def job() -> dict[str, Any]:
-        try:
-            raise KeyboardInterrupt
-        finally:
-            # Spark, which is not there any more.
-            raise ConnectionRefusedError
-
-    with pytest.raises(SystemExit) as ended:
-        cli.run(job)
-    assert ended.value.code == 130
-    assert capsys.readouterr().err == "error: ended by Ctrl-C.\n"

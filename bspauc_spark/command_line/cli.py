@@ -40,6 +40,7 @@ _MOST_LISTED = 20
 # pickled is a bug: these keep their tracebacks.
 _OUTSIDE = re.compile(r"(java\.(io|nio|net)|org\.apache\.(hadoop|parquet))\.(?!EOFException|NotSerializableException)")
 
+_ENDINGS: dict[int, str] = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "Ctrl-C"}
 # Set by spark-submit for the Python process that it starts.
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 
@@ -70,42 +71,36 @@ def run(job: Callable[[], dict[str, Any]], label: str = "", options: Mapping[str
 
 @contextlib.contextmanager
 def _ended_in_order() -> Iterator[None]:
-    """SIGTERM, by which schedulers end a job, as an exit of Python, which removes staged rows on its way; so Ctrl-C."""
+    """SIGTERM, by which schedulers end a job, and Ctrl-C as an exit of Python, which removes staged rows on its way."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    code = 128 + signal.SIGTERM
-    ended, over = False, threading.Event()
+    ended, over = list[int](), threading.Event()
 
-    def leave(*_: object) -> NoReturn:
-        nonlocal ended
-        ended = True
+    def leave(number: int, _: object) -> NoReturn:
+        ended.append(number)
         # Whoever has no patience left sends SIGKILL.
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        sys.exit(code)
+        for one in before:
+            signal.signal(one, signal.SIG_IGN)
+        sys.exit(128 + number)
 
-    before = signal.signal(signal.SIGTERM, leave)
+    # A job in the background of a shell is to go on when others are interrupted.
+    heard = [one for one in _ENDINGS if signal.getsignal(one) != signal.SIG_IGN]
+    before = {one: signal.signal(one, leave) for one in heard}
     if _SUBMITTED in os.environ:
         threading.Thread(target=_end_with_jvm, args=(os.getppid(), over), name="bspauc-jvm", daemon=True).start()
     try:
         yield
-    except BaseException as error:
+    except BaseException:
+        if not ended:
+            raise
         # Whatever it has become on its way: the JVM, which is often ended too, is no longer there to tidy up.
-        if ended:
-            _failed("ended by SIGTERM.")
-            sys.exit(code)
-        if _began_with(error, KeyboardInterrupt):
-            _failed("ended by Ctrl-C.")
-            sys.exit(128 + signal.SIGINT)
-        raise
+        _failed(f"ended by {_ENDINGS[ended[0]]}.")
+        sys.exit(128 + ended[0])
     finally:
         over.set()
-        signal.signal(signal.SIGTERM, before)
-
-
-def _began_with(error: BaseException | None, kind: type[BaseException]) -> bool:
-    """Whether an error is of a kind, or was raised while one of it was dealt with."""
-    return error is not None and (isinstance(error, kind) or _began_with(error.__context__, kind))
+        for one, handler in before.items():
+            signal.signal(one, handler)
 
 
 def _end_with_jvm(jvm: int, over: threading.Event) -> None:
@@ -127,12 +122,16 @@ def _in_own_words(message: str, label: str, options: Mapping[str, str] | None) -
     message = re.sub(r"column '(bspauc__\w+)'( \(\w+\))?", lambda found: names.get(found[1], found[0]), message)
     for param, option in (options or {}).items():
         message = message.replace(param, option)
-    return message
+    return message.replace(" before fit()", "")
 
 
 def session(name: str) -> SparkSession:
     """The session that spark-submit configured."""
+    interrupted = signal.getsignal(signal.SIGINT)
     spark = SparkSession.builder.appName(name).getOrCreate()
+    if threading.current_thread() is threading.main_thread():
+        # Spark would cancel its jobs over the very connection that waits for one, and show what comes of that.
+        signal.signal(signal.SIGINT, interrupted)
     spark.sparkContext.setLogLevel("ERROR")
     return spark
 
@@ -213,24 +212,26 @@ def numeric_label(
             return frame.withColumn(LABEL, quoted(label).cast("double")), LABEL
         if isinstance(kind, st.NumericType):
             return frame, label
-        found = frame.select(quoted(label)).distinct().count()
-        values = _values_of(frame, label)
-        listed = ", ".join(values) + ", …" * (found > len(values))
+        found = _values_of(frame, label).count()
+        listed = ", ".join(_first(_values_of(frame, label))) + ", …" * (found > _MOST_LISTED)
         raise InvalidDataError(
             f"--label {label} holds text, {found:,} different values ({listed}): say which of them is positive by "
             "--positive."
         )
     labelled = frame.withColumn(LABEL, _is_positive(label, kind, positive, gaps).cast("double"))
     if labelled.where(sf.col(LABEL) == 1.0).isEmpty():
-        known = nearest(positive, _values_of(frame, label))
+        known = nearest(positive, _first(_values_of(frame, label)))
         raise InvalidDataError(f"--positive {positive}: no row of --label {label} has that value{known}.")
     return labelled, LABEL
 
 
-def _values_of(frame: DataFrame, label: str) -> list[str]:
-    """The first of a column's values, as an error may list them."""
-    texts = frame.select(quoted(label).cast("string").alias("value")).where("value is not null").distinct()
-    return [row["value"] for row in texts.orderBy("value").limit(_MOST_LISTED).collect()]
+def _values_of(frame: DataFrame, label: str) -> DataFrame:
+    text = quoted(label).cast("string")
+    return frame.where(~is_blank(text)).select(text.alias("value")).distinct()
+
+
+def _first(values: DataFrame) -> list[str]:
+    return [row["value"] for row in values.orderBy("value").limit(_MOST_LISTED).collect()]
 
 
 def _is_positive(label: str, kind: st.DataType, positive: str, gaps: Collection[str]) -> Column:

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -99,7 +100,7 @@ def test_training_says_what_it_did(trained: dict[str, Any], folder: Path) -> Non
     assert 600 < counts["validation_positives"] + counts["validation_negatives"] < 900
     # amount, age, open and three cities with a place for unknown ones.
     assert trained["features"] == 3 + 4
-    assert trained["validation_auc"] > 0.75
+    assert trained["best_validation_auc"] > 0.75
     assert 0 < trained["positives_kept"] <= 1
     assert "<svg" in (folder / "report.html").read_text()
 
@@ -194,29 +195,63 @@ def test_a_job_that_a_scheduler_ends_leaves_no_staged_rows(
     assert not (tmp_path / "model").exists()
 
 
-def test_a_job_that_is_ended_says_so_whatever_fails_on_the_way(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("number", "name"), [(signal.SIGTERM, "SIGTERM"), (signal.SIGINT, "Ctrl-C")])
+def test_a_job_that_is_ended_says_so_whatever_fails_on_the_way(
+    capsys: pytest.CaptureFixture[str], number: signal.Signals, name: str
+) -> None:
     def job() -> dict[str, Any]:
         try:
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), number)
             return {"never": "here"}
         finally:
-            # A scheduler without patience; and Spark, which is not there any more.
-            os.kill(os.getpid(), signal.SIGTERM)
+            # A scheduler or a user without patience; and Spark, which is not there any more.
+            os.kill(os.getpid(), number)
             raise ConnectionRefusedError
 
-    before = signal.getsignal(signal.SIGTERM)
+    before = signal.getsignal(number)
     with pytest.raises(SystemExit) as ended:
         cli.run(job)
-    assert ended.value.code == 143
+    assert ended.value.code == 128 + number
     out, err = capsys.readouterr()
-    assert (out, err) == ("", "error: ended by SIGTERM.\n")
-    assert signal.getsignal(signal.SIGTERM) == before
+    assert (out, err) == ("", f"error: ended by {name}.\n")
+    assert signal.getsignal(number) == before
+
+
+def test_a_job_in_the_background_of_a_shell_goes_on_at_ctrl_c() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        assert cli.run(lambda: {"went": os.kill(os.getpid(), signal.SIGINT)}) == 0
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_while_spark_is_at_work_is_one_line(folder: Path, tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    job = started(
+        *("train.py", "--input", "claims.csv", "--label", "status", "--positive", "fraud", "--exclude", "claim"),
+        *("--output", str(tmp_path / "model"), *FAST, "--param", "rounds=100000"),
+        cwd=folder,
+        said=said,
+    )
+    try:
+        # By the time that the log is hushed the table is about to be read.
+        wait_for(lambda: b"log level" in said.read_bytes() or job.poll() is not None, 120, "the session")
+        time.sleep(2)
+        os.killpg(job.pid, signal.SIGINT)
+        assert job.wait(60) == 130
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(job.pid, signal.SIGKILL)
+        job.wait()
+    text = said.read_text()
+    assert text.rstrip().endswith("error: ended by Ctrl-C.")
+    assert "Traceback" not in text
 
 
 REFUSED = [
     (["--label", "statsu"], ["--label statsu: there is no such column; did you mean status"]),
     (["--label", "status", "--positive", "fraud", "--param", "round=3"], ["--param round", "did you mean rounds"]),
-    (["--label", "status", "--input", "claimz.csv"], ["claimz.csv cannot be read as csv"]),
+    (["--label", "status", "--input", "claimz.csv"], ["claimz.csv does not exist"]),
     (["--label", "status"], ["holds text, 2 different values", "--positive"]),
     (["--label", "status", "--positive", "theft"], ["--positive theft: no row"]),
     (["--label", "status", "--positive", "fraud"], ["column claim has about", "--exclude"]),
@@ -229,7 +264,7 @@ REFUSED = [
         ["--param hiddenLayers=[1 is no YAML"],
     ),
     (["--label", "status", "--positive", "fraud", "--param", "rounds=2026-99-01"], ["--param rounds=2026-99-01 is no"]),
-    (["--label", "status", "--validation", "1.5"], ["--validation 1.5 must be in [0, 1)"]),
+    (["--label", "status", "--validation", "1.5"], ["--validation 1.5 is no share of the rows"]),
     (["--label", "age at claim", "--positive", "old"], ["--positive old is no number"]),
     (["--label", "status", "--output", "taken"], ["taken exists already", "--overwrite"]),
     (["--label", "status", "--output", "claims.csv"], ["claims.csv is, holds or lies in --input", "another path"]),
@@ -259,7 +294,7 @@ def test_training_refuses(spark: SparkSession, folder: Path, extra: list[str], p
 @pytest.mark.parametrize(
     ("args", "parts"),
     [
-        (["score.py", "--model", "nowhere", "--input", "claims.csv"], ["nowhere is no saved model"]),
+        (["score.py", "--model", "nowhere", "--input", "claims.csv"], ["nowhere does not exist"]),
         (["score.py", "--model", "model", "--input", "cities.csv"], ["reads a column amount"]),
         (["score.py", "--model", "model", "--input", "scored.parquet"], ["has a column score already"]),
         (["score.py", "--model", "models:/nobody/1", "--input", "claims.csv"], ["models:/nobody/1 cannot be loaded"]),

@@ -115,7 +115,7 @@ class Scorer:
         return network.eval()
 
     def score(self, rows: Batch) -> npt.NDArray[np.float32]:
-        """Scores of any number of rows, in blocks of the size that training used."""
+        """Scores of any number of rows, in chunks of the size that training used."""
         scores = score_chunks(self.network, len(rows), partial(_slice, rows))
         bad = len(scores) - int(np.isfinite(scores).sum())
         if bad:

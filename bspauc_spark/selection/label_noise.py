@@ -188,15 +188,15 @@ def _quantiles(scores: OrderedScores) -> ScoreArray:
 
 def _isotonic(shares: FloatArray, weights: FloatArray) -> FloatArray:
     """Non-decreasing least-squares fit, by pooling adjacent violators."""
-    blocks: list[tuple[float, float, int]] = []
+    pools: list[tuple[float, float, int]] = []
     for share, weight in zip(shares.tolist(), weights.tolist(), strict=True):
-        block = (share, weight, 1)
-        while blocks and blocks[-1][0] >= block[0]:
-            other, other_weight, length = blocks.pop()
-            pooled = other_weight + block[1]
-            block = ((other * other_weight + block[0] * block[1]) / pooled, pooled, length + block[2])
-        blocks.append(block)
-    return np.repeat([block[0] for block in blocks], [block[2] for block in blocks])
+        pool = (share, weight, 1)
+        while pools and pools[-1][0] >= pool[0]:
+            other, other_weight, length = pools.pop()
+            both = other_weight + pool[1]
+            pool = ((other * other_weight + pool[0] * pool[1]) / both, both, length + pool[2])
+        pools.append(pool)
+    return np.repeat([pool[0] for pool in pools], [pool[2] for pool in pools])
 
 
 def _end_level(own: FloatArray, other: FloatArray) -> float:

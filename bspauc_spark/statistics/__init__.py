@@ -20,7 +20,7 @@ from bspauc_spark.errors import InvalidScoresError
 ScoreArray: TypeAlias = NDArray[np.float32]
 CountArray: TypeAlias = NDArray[np.int64]
 
-BLOCK = 1024
+GROUP = 1024
 _CHUNK = 1 << 16
 _LARGEST = float(np.finfo(np.float32).max)
 
@@ -73,7 +73,7 @@ class OrderedScores(Protocol):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ClassScores:
-    """The scores of one class, ascending, with sums over blocks of 1,024.
+    """The scores of one class, ascending, with sums over groups of 1,024.
 
     Build it with :meth:`from_array` or :meth:`merge`: the constructor does not check its argument.
     """
@@ -154,28 +154,28 @@ class ClassScores:
 
     @cached_property
     def _levels(self) -> list[NDArray[Any]]:
-        """The scores, the sums of each 1,024 of them, the sums of each 1,024 of these, …; full blocks only."""
+        """The scores, the sums of each 1,024 of them, the sums of each 1,024 of these, …; full groups only."""
         levels: list[NDArray[Any]] = [self.sorted]
         # To sum some thousand float64 is faster than to use one more level.
-        while levels[-1].size >= (2 if len(levels) == 1 else 16) * BLOCK:
+        while levels[-1].size >= (2 if len(levels) == 1 else 16) * GROUP:
             below = levels[-1]
-            full = below.size // BLOCK
-            levels.append(below[: full * BLOCK].reshape(full, BLOCK).sum(axis=1, dtype=np.float64))
+            full = below.size // GROUP
+            levels.append(below[: full * GROUP].reshape(full, GROUP).sum(axis=1, dtype=np.float64))
         return levels
 
     def range_sum(self, first: int, last: int) -> float:
-        """``Σ sorted[first:last]`` in float64, from whole blocks and two incomplete ones at the ends.
+        """``Σ sorted[first:last]`` in float64, from whole groups and two incomplete ones at the ends.
 
-        These are sums of blocks, not differences of prefix sums: a single score of −1e30 would wipe out every prefix
+        These are sums of groups, not differences of prefix sums: a single score of −1e30 would wipe out every prefix
         sum after it, but here it changes only the ranges that hold it.
         """
         total = 0.0
         for level in self._levels:
-            inner_first, inner_last = -(-first // BLOCK), last // BLOCK
+            inner_first, inner_last = -(-first // GROUP), last // GROUP
             if inner_first >= inner_last or level is self._levels[-1]:
                 return total + float(np.add.reduce(level[first:last], dtype=np.float64))
-            total += float(np.add.reduce(level[first : inner_first * BLOCK], dtype=np.float64))
-            total += float(np.add.reduce(level[inner_last * BLOCK : last], dtype=np.float64))
+            total += float(np.add.reduce(level[first : inner_first * GROUP], dtype=np.float64))
+            total += float(np.add.reduce(level[inner_last * GROUP : last], dtype=np.float64))
             first, last = inner_first, inner_last
         return total
 

@@ -86,20 +86,20 @@ def on_device(rows: Rows, device: torch.device) -> Rows:
 class DeviceDenseRows(Rows):
     """Dense rows that live on a device. Batches of them are gathered there."""
 
-    def __init__(self, table: Tensor) -> None:
-        super().__init__([len(table)])
-        self.table = table
-        self.num_features = table.shape[1]
+    def __init__(self, matrix: Tensor) -> None:
+        super().__init__([len(matrix)])
+        self.matrix = matrix
+        self.num_features = matrix.shape[1]
 
     @property
     def nbytes(self) -> int:
-        return self.table.nbytes
+        return self.matrix.nbytes
 
     def take(self, index: IntArray) -> Tensor:
-        return self.table[torch.from_numpy(index).to(self.table.device)]
+        return self.matrix[torch.from_numpy(index).to(self.matrix.device)]
 
     def window(self, start: int, stop: int) -> DeviceDenseRows:
-        return DeviceDenseRows(self.table[start:stop])
+        return DeviceDenseRows(self.matrix[start:stop])
 
 
 class DeviceSparseRows(Rows):

@@ -29,7 +29,7 @@ class Theta:
         self.network = spec.build(torch.Generator().manual_seed(seed), columns)
         self.network.to(torch.device(settings.device))
         self.average = copy.deepcopy(self.network) if settings.averaging > 0 else self.network
-        self.table = self._lazy_layer() if columns is not None else None
+        self.lazy = self._lazy_layer() if columns is not None else None
         self.parameters, self._averages = (self._moved(network) for network in (self.network, self.average))
         self.optimizer = make_optimizer(self.parameters, spec, settings)
         self.steps_done = 0
@@ -38,24 +38,24 @@ class Theta:
         """Prepare ``steps`` steps at ``rate`` times the learning rate."""
         for group in self.optimizer.param_groups:
             group["lr"] = self._settings.learning_rate * rate
-        if self.table is not None:
-            self.table.begin(self._settings.learning_rate * rate, steps, self.steps_done)
+        if self.lazy is not None:
+            self.lazy.begin(self._settings.learning_rate * rate, steps, self.steps_done)
 
     def look_up(self, batch: Batch) -> Batch:
         """The batch in the form that the network takes."""
-        if self.table is None:
+        if self.lazy is None:
             return batch
         assert isinstance(batch, SparseBatch)
-        return self.table.multiply(batch)
+        return self.lazy.multiply(batch)
 
     def step(self, batch: Batch, group: Group) -> None:
         """Move θ by the gradients of all ranks, and then its average."""
         group.sum_gradients(self.parameters)
         self.network.restrict_gradients(self.steps_done, self._settings.features_per_step)
         self.optimizer.step()
-        if self.table is not None:
+        if self.lazy is not None:
             assert isinstance(batch, SparseBatch)
-            self.table.step(*group.sum_rows(*self.table.gradient(batch)))
+            self.lazy.step(*group.sum_rows(*self.lazy.gradient(batch)))
         self.steps_done += 1
         if self.average is not self.network:
             move_average(self._averages, self.parameters, self._settings.averaging, self.steps_done)
@@ -63,8 +63,8 @@ class Theta:
     @torch.no_grad()
     def settle(self, group: Group) -> None:
         """After the last step: let the lazy layer catch up, and undo what rounding has parted between ranks."""
-        if self.table is not None:
-            self.table.settle()
+        if self.lazy is not None:
+            self.lazy.settle()
         both = (*self.network.parameters(), *self.average.parameters())
         group.align([*(parameter.detach() for parameter in both), *self._moments()])
 
@@ -78,7 +78,7 @@ class Theta:
 
     def _moments(self) -> list[Tensor]:
         own = [value for state in self.optimizer.state.values() for value in state.values()]
-        return [*own, *(self.table.moments.values() if self.table is not None else ())]
+        return [*own, *(self.lazy.moments.values() if self.lazy is not None else ())]
 
     def tensors(self) -> dict[str, Tensor]:
         """All tensors by name. The number of steps is not among them."""
@@ -86,8 +86,8 @@ class Theta:
         tensors |= {f"average.{name}": tensor for name, tensor in self.average.state_dict().items()}
         for number, values in self.optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer.{number}.{name}": tensor for name, tensor in values.items()}
-        if self.table is not None:
-            tensors |= {f"table.{name}": tensor for name, tensor in self.table.moments.items()}
+        if self.lazy is not None:
+            tensors |= {f"lazy.{name}": tensor for name, tensor in self.lazy.moments.items()}
         return tensors
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
@@ -96,16 +96,16 @@ class Theta:
 
     def load(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Return to a state that ``state`` gave, and that ``check_state`` has checked."""
-        tensors: dict[str, dict[str, Tensor]] = {"network": {}, "average": {}, "optimizer": {}, "table": {}}
+        tensors: dict[str, dict[str, Tensor]] = {"network": {}, "average": {}, "optimizer": {}, "lazy": {}}
         for name, array in state.items():
             kind, _, rest = name.partition(".")
             if kind in tensors:
                 tensors[kind][rest] = torch.from_numpy(array.copy())
         self.network.load_state_dict(tensors["network"])
         self.average.load_state_dict(tensors["average"])
-        for name, tensor in tensors["table"].items():
-            assert self.table is not None
-            self.table.moments[name].copy_(tensor)
+        for name, tensor in tensors["lazy"].items():
+            assert self.lazy is not None
+            self.lazy.moments[name].copy_(tensor)
         moments: dict[int, dict[str, Tensor]] = {}
         for name, tensor in tensors["optimizer"].items():
             number, _, rest = name.partition(".")
@@ -115,7 +115,7 @@ class Theta:
 
     def _moved(self, network: ScoringNetwork) -> list[Tensor]:
         """The parameters that every step moves as a whole."""
-        return [p for name, p in network.named_parameters() if self.table is None or name != "first.weight"]
+        return [p for name, p in network.named_parameters() if self.lazy is None or name != "first.weight"]
 
     def _lazy_layer(self) -> LazyLayer:
         assert isinstance(self.network, LayeredNetwork)

@@ -330,5 +330,5 @@ def used_columns(group: Group, rows: Mapping[str, Rows]) -> Tensor | None:
         return None
     (every,) = group.gather([np.unique(np.concatenate([c for c in own if c is not None]))])
     shared = np.frombuffer(group.share(np.unique(every).tobytes()), dtype=np.int32)
-    # One at least: what is not in the table is looked up somewhere too, with a value of 0.
+    # One at least: what is not in the layer is looked up somewhere too, with a value of 0.
     return torch.from_numpy(shared.copy() if len(shared) else np.zeros(1, dtype=np.int32))

@@ -89,7 +89,7 @@ def test_rows_go_to_the_gpu_if_they_fit_in_half_of_what_is_free(monkeypatch: pyt
     placed = place_rows(rows, torch.device("meta"))
     assert isinstance(placed["positives"], DeviceDenseRows)
     assert isinstance(placed["negatives"], DeviceSparseRows)
-    assert placed["positives"].table.device == torch.device("meta")
+    assert placed["positives"].matrix.device == torch.device("meta")
     monkeypatch.setattr(cuda, "free_bytes", lambda _: 2 * size - 1)
     assert all(isinstance(one, PinnedRows) for one in place_rows(rows, torch.device("meta")).values())
 

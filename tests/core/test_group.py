@@ -113,17 +113,17 @@ def _gradients(group: Group, pairing: str, cut: str) -> list[torch.Tensor]:
     step = worker.theta.optimizer.step
     whole = worker.theta.parameters
     worker.theta.optimizer.step = lambda *_: seen.extend(p.grad.clone() for p in whole) or step()
-    if worker.theta.table is None:
+    if worker.theta.lazy is None:
         worker.descend(selection_of(one_process().scores()))
         return seen
-    move = worker.theta.table.step
+    move = worker.theta.lazy.step
 
     def spy(named: torch.Tensor, gradient: torch.Tensor) -> None:
         assert named.tolist() == list(range(5))
         seen.insert(0, gradient.clone())
         move(named, gradient)
 
-    worker.theta.table.step = spy  # type: ignore[method-assign]
+    worker.theta.lazy.step = spy  # type: ignore[method-assign]
     worker.descend(selection_of(one_process().scores()))
     return seen
 

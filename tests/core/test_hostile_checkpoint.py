@@ -220,8 +220,8 @@ ARRAYS: list[tuple[str, str, Callable[[np.ndarray], np.ndarray], str]] = [
     ("dense", "state.steps_done", lambda a: a + 2**62, "state.steps_done counts no steps"),
     ("dense", "weights.first.weight", lambda a: a[:2], "weights have other names, shapes or types"),
     ("sparse", "state.network.first.columns", lambda a: a + 2**30, "are other features than those of these rows"),
-    ("sparse", "state.table.second", lambda a: a[1:], "state.table.second is float32"),
-    ("sparse", "state.table.times", lambda a: a - 100, "state.table.times counts no steps"),
+    ("sparse", "state.lazy.second", lambda a: a[1:], "state.lazy.second is float32"),
+    ("sparse", "state.lazy.times", lambda a: a - 100, "state.lazy.times counts no steps"),
 ]
 
 

@@ -184,6 +184,7 @@ def test_pipeline_fits_saves_loads_and_predicts_the_same(spark: SparkSession, tm
     assert np.array_equal(scores_by_row(again, frame), scores_by_row(fitted, frame))
 
 
+@pytest.mark.thorough
 def test_cross_validator_tunes_nu_and_pace_end_also_in_parallel(moons: DataFrame) -> None:
     estimator = BSPAUCClassifier(**FAST)
     grid = ParamGridBuilder().addGrid(estimator.nu, [0.5, 2.0]).addGrid(estimator.paceEnd, [0.6, 0.9]).build()

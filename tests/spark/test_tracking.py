@@ -162,6 +162,7 @@ def test_a_second_fit_in_a_run_and_one_with_its_own_become_children(server: Serv
     assert {run.data.params["rounds"] for run in _runs(experiment)} == {"2", "3"}
 
 
+@pytest.mark.thorough
 def test_a_cross_validation_is_one_parent_with_children(server: Server, moons: DataFrame) -> None:
     experiment = _use(server.url, "cross-validation")
     estimator = BSPAUCClassifier(**FAST)
@@ -192,6 +193,7 @@ def test_a_fit_that_fails_leaves_a_failed_run(
     assert run.info.status == "FAILED"
 
 
+@pytest.mark.thorough
 def test_a_server_that_dies_during_a_fit_leaves_a_model_a_warning_and_the_figures(
     moons: DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -92,7 +92,7 @@ def save_model(
             "input_example": input_example,
             # Given and not inferred: MLflow would start another process and load the model there.
             "pip_requirements": [*requirements(), *(extra_pip_requirements or [])],
-            "code_paths": [*(code_paths or []), str(copy_code(Path(folder)))],
+            "code_paths": _with_own_code(code_paths or [], Path(folder)),
             **options,
         }
         if without_spark:
@@ -100,6 +100,13 @@ def save_model(
             _save_plain(predictor, path, told)
         else:
             _save_for_spark(spark_model, predictor, path, told)
+
+
+def _with_own_code(code_paths: list[str], folder: Path) -> list[str]:
+    """These paths and the package's own, unless the user gives that."""
+    if any(Path(path).name == "bspauc_spark" for path in code_paths):
+        return code_paths
+    return [*code_paths, str(copy_code(folder))]
 
 
 def _save_for_spark(model: Model, predictor: Predictor | None, path: str, told: Mapping[str, Any]) -> None:

@@ -238,6 +238,12 @@ def test_code_of_the_user_goes_too(moons: DataFrame, tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "model" / "code").iterdir()} == {"helper.py", "bspauc_spark"}
 
 
+def test_the_package_goes_once_where_the_user_gives_it(tmp_path: Path) -> None:
+    given = [str(Path(bspauc_spark.__file__).parent)]
+    assert flavor._with_own_code(given, tmp_path) == given
+    assert [Path(path).name for path in flavor._with_own_code([], tmp_path)] == ["bspauc_spark"]
+
+
 def test_the_package_is_copied_out_of_an_archive(tmp_path: Path) -> None:
     package = Path(bspauc_spark.__file__).parent
     shutil.make_archive(str(tmp_path / "package"), "zip", package.parent, package.name)

@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from tests.churn import BLANKS, customers
-from tests.jobs.submit import submit
+from tests.helpers.churn import BLANKS, customers
+from tests.helpers.submit import submit
 
 FAST = ["--param", "rounds=3", "--param", "stepsPerRound=20", "--param", "hiddenLayers=[16, 16]"]
 CHURN = ["--label", "Churn", "--positive", "Yes"]
@@ -22,6 +22,9 @@ def _done(job: str, *args: str, cwd: Path) -> dict[str, Any]:
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     return found
+
+
+pytestmark = pytest.mark.thorough
 
 
 @pytest.fixture(scope="module")

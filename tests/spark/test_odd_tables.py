@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.churn import BLANKS, customers
-from tests.jobs.submit import call
+from tests.helpers.churn import BLANKS, customers
+from tests.helpers.submit import call
 
 pytestmark = pytest.mark.classic
 FAST = [

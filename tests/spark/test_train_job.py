@@ -15,7 +15,7 @@ from pyspark.ml.feature import ImputerModel, StandardScalerModel, StringIndexerM
 from pyspark.sql import SparkSession
 
 from bspauc_spark import BSPAUCModel
-from tests.jobs.submit import call
+from tests.helpers.submit import call
 
 pytestmark = pytest.mark.classic
 FAST = [

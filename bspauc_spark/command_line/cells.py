@@ -15,6 +15,8 @@ from bspauc_spark.rows.columns import quoted
 # What R, databases and spreadsheets write for a number that is not there.
 _GAPS = ("NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "None", "\\N")
 _NUMBER = r"^\s*[+-]?((\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?|(?i:inf|infinity))\s*$"
+# 1,234.50 and $5 and 45 %: numbers to a reader, and to nobody who computes.
+_SPELLED = r"^\s*[+(-]?\s*[$€£¥]?\s*\d[\d.,' ]*[%$€£¥)]?\s*$"
 _NO_WHITE_SPACE = r"[^\s\p{Z}]"
 # Odd cells among numbers are taken for mistakes or gaps up to this share; beyond it the column is one of text.
 _MOST_ODD = 0.1
@@ -78,13 +80,19 @@ def check_odd(frame: DataFrame, texts: Mapping[str, Texts], words: Collection[st
 
 
 def why_text(frame: DataFrame, name: str, found: Texts, words: Collection[str]) -> str:
-    """Why a column that holds numbers, too, is one of text; nothing if it holds none."""
-    if not found.numbers:
-        return ""
-    if not found.odd:
+    """Why a column is one of text that holds numbers or what looks like them; nothing if it holds neither."""
+    cell = quoted(name)
+    if found.numbers and not found.odd:
         return "; the table declares it as text, though it holds numbers: convert it there"
-    example, _ = _most_frequent(frame, name, _is_odd(quoted(name), words))[0]
-    return f"; it is text, since {found.odd:,} of {frame.count():,} rows hold no number there, such as {example!r}"
+    spelled = _is_odd(cell, words) & cell.rlike(_SPELLED)
+    looks = frame.where(spelled).count()
+    if not found.numbers and looks <= (1 - _MOST_ODD) * found.odd:
+        return ""
+    example, _ = _most_frequent(frame, name, spelled if looks else _is_odd(cell, words))[0]
+    return (
+        f"; it is text, since {found.odd:,} of {frame.count():,} rows hold no number there, such as {example!r} "
+        "(a number is written like 1234.5)"
+    )
 
 
 def named(frame: DataFrame, name: str, odd: Column) -> str:

@@ -123,7 +123,7 @@ def _in_own_words(message: str, label: str, options: Mapping[str, str] | None) -
     message = re.sub(r"column '(bspauc__\w+)'( \(\w+\))?", lambda found: names.get(found[1], found[0]), message)
     for param, option in (options or {}).items():
         message = message.replace(param, option)
-    return message
+    return message.replace(" before fit()", "")
 
 
 def session(name: str) -> SparkSession:
@@ -213,24 +213,26 @@ def numeric_label(
             return frame.withColumn(LABEL, quoted(label).cast("double")), LABEL
         if isinstance(kind, st.NumericType):
             return frame, label
-        found = frame.select(quoted(label)).distinct().count()
-        values = _values_of(frame, label)
-        listed = ", ".join(values) + ", …" * (found > len(values))
+        found = _values_of(frame, label).count()
+        listed = ", ".join(_first(_values_of(frame, label))) + ", …" * (found > _MOST_LISTED)
         raise InvalidDataError(
             f"--label {label} holds text, {found:,} different values ({listed}): say which of them is positive by "
             "--positive."
         )
     labelled = frame.withColumn(LABEL, _is_positive(label, kind, positive, gaps).cast("double"))
     if labelled.where(sf.col(LABEL) == 1.0).isEmpty():
-        known = nearest(positive, _values_of(frame, label))
+        known = nearest(positive, _first(_values_of(frame, label)))
         raise InvalidDataError(f"--positive {positive}: no row of --label {label} has that value{known}.")
     return labelled, LABEL
 
 
-def _values_of(frame: DataFrame, label: str) -> list[str]:
-    """The first of a column's values, as an error may list them."""
-    texts = frame.select(quoted(label).cast("string").alias("value")).where("value is not null").distinct()
-    return [row["value"] for row in texts.orderBy("value").limit(_MOST_LISTED).collect()]
+def _values_of(frame: DataFrame, label: str) -> DataFrame:
+    text = quoted(label).cast("string")
+    return frame.where(~is_blank(text)).select(text.alias("value")).distinct()
+
+
+def _first(values: DataFrame) -> list[str]:
+    return [row["value"] for row in values.orderBy("value").limit(_MOST_LISTED).collect()]
 
 
 def _is_positive(label: str, kind: st.DataType, positive: str, gaps: Collection[str]) -> Column:

@@ -61,8 +61,8 @@ def _check_header(frame: DataFrame, path: str) -> None:
         raise InvalidDataError(f"--input {shown(path)} is empty: a CSV begins with a line that names its columns.")
     if len(frame.columns) == 1 and any(mark in frame.columns[0] for mark in ";\t|"):
         raise InvalidDataError(
-            f"--input {shown(path)} has a single column, {frame.columns[0]}: in a CSV, commas are between the columns. "
-            "Write it so."
+            f"--input {shown(path)} has a single column, {frame.columns[0]}: the columns of a CSV must be separated by "
+            "commas."
         )
     # Spark has renamed columns of one name by their places, which may be names of others.
     first = _read(frame.sparkSession, path, "csv", {"header": False}).first()

@@ -86,6 +86,8 @@ def test_a_label_of_white_space_is_no_label(spark: SparkSession, tmp_path: Path)
     table = churn()
     line = _training_refused(_write(table.assign(Churn=table["Churn"].where(table.index > 2, " ")), tmp_path / "t.csv"))
     assert "column 'Churn' (--label) has 3 null" in line
+    assert "fit()" not in line
+    assert "2 different values (No, Yes)" in _training_refused(tmp_path / "t.csv", labels=["--label", "Churn"])
 
 
 def odd(table: pd.DataFrame) -> pd.DataFrame:
@@ -134,12 +136,26 @@ def test_odd_cells_are_categories_if_the_user_says_so(spark: SparkSession, tmp_p
     assert found["features"] == 3 + (2 + 1) + (2 + 1) + (3 + 1) + (40 + 2 + 1)
 
 
-def test_numbers_in_another_spelling_are_said_to_be_no_numbers(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("spelled", "rows"),
+    [(lambda k: f"{500 + 7 * k:,}.50", 1128), (lambda k: f"$ {k}", 1200), (lambda k: f"{k},5 %", 1200)],
+    ids=["thousands", "dollars", "percent"],
+)
+def test_numbers_in_another_spelling_are_said_to_be_no_numbers(
+    spark: SparkSession, tmp_path: Path, spelled: Callable[[int], str], rows: int
+) -> None:
     table = churn(1200)
-    path = _write(table.assign(total=[f"{500 + 7 * k:,}.50" for k in table.index]), tmp_path / "t.csv")
-    line = _training_refused(path)
+    table["total"] = [spelled(k) for k in table.index]
+    line = _training_refused(_write(table, tmp_path / "t.csv"))
     assert "column total has about" in line
-    assert "text, since 1,128 of 1,200 rows hold no number there, such as '" in line
+    assert f"it is text, since {rows:,} of 1,200 rows hold no number there, such as '" in line
+    assert "(a number is written like 1234.5)" in line
+
+
+def test_what_keys_look_like_is_not_told(spark: SparkSession, tmp_path: Path) -> None:
+    line = _training_refused(_write(churn(1200).assign(key=[f"K-{k}" for k in range(1200)]), tmp_path / "t.csv"))
+    assert "column key has about" in line
+    assert "K-" not in line
 
 
 def test_numbers_that_a_table_declares_as_text_are_said_to_be_text(spark: SparkSession, tmp_path: Path) -> None:

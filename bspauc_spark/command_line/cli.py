@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 import yaml
 from py4j.protocol import Py4JJavaError
+from pyspark import SparkConf, SparkContext
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.ml import PipelineModel
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -129,10 +130,11 @@ def _in_own_words(message: str, label: str, options: Mapping[str, str] | None) -
 def session(name: str) -> SparkSession:
     """The session that spark-submit configured."""
     interrupted = signal.getsignal(signal.SIGINT)
-    spark = SparkSession.builder.appName(name).getOrCreate()
+    SparkContext.getOrCreate(SparkConf().setAppName(name))
     if threading.current_thread() is threading.main_thread():
         # Spark would cancel its jobs over the very connection that waits for one, and show what comes of that.
         signal.signal(signal.SIGINT, interrupted)
+    spark = SparkSession.builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
 

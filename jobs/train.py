@@ -92,7 +92,7 @@ def _train(args: argparse.Namespace) -> dict[str, Any]:
     outputs.check_report(spark, args.report, args.output, {"--input": args.input})
     frame = _read(spark, args)
     names = features.feature_columns(frame, args.features, args.label, args.exclude)
-    frame, label = _labelled(frame, args)
+    frame, label = _labelled(frame, names, args)
     held = sf.col(cli.HELD) if args.validation else sf.lit(False)
     made = features.feature_stages(
         frame, names, _codes(args), args.impute, args.max_categories, args.gaps, learned=~held
@@ -140,10 +140,10 @@ def _read(spark: SparkSession, args: argparse.Namespace) -> DataFrame:
     return frame
 
 
-def _labelled(frame: DataFrame, args: argparse.Namespace) -> tuple[DataFrame, str]:
-    """The table with its types, the column of its labels, and in the column ``HELD`` which rows are held back."""
+def _labelled(frame: DataFrame, names: Sequence[str], args: argparse.Namespace) -> tuple[DataFrame, str]:
+    """The table with types, the column of its labels, and in the column ``HELD`` which rows are held back."""
     codes = _codes(args)
-    given = [name for name in frame.columns if name not in codes]
+    given = [name for name in (*names, args.label) if name not in codes]
     frame = features.flags_as_text(tables.typed(frame, args.input, args.format, given, args.gaps), codes)
     held = _held_back(frame, args.validation)
     frame, label = cli.numeric_label(frame, args.label, args.positive, args.gaps)

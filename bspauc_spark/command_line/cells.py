@@ -17,7 +17,7 @@ _GAPS = ("NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "None", "\\N"
 _NUMBER = r"^\s*[+-]?((\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?|(?i:inf|infinity))\s*$"
 # 1,234.50 and $5 and 45 %: numbers to a reader, and to nobody who computes.
 _SPELLED = r"^\s*[+(-]?\s*[$€£¥]?\s*\d[\d.,' ]*[%$€£¥)]?\s*$"
-_NO_WHITE_SPACE = r"[^\s\p{Z}]"
+_WHITE_SPACE = " \t\n\r\f\v\u00a0\u2007\u202f\u3000"
 # Odd cells among numbers are taken for mistakes or gaps up to this share; beyond it the column is one of text.
 _MOST_ODD = 0.1
 # An error names so many different values.
@@ -27,44 +27,36 @@ _LONGEST = 20
 
 @dataclass(frozen=True)
 class Texts:
-    """Of a column of text: about how many different values, how many cells with a number, how many neither that nor a
-    gap.
-    """
+    """Of a column of text: how many cells hold a number, and how many neither that nor a gap."""
 
-    distinct: int
     numbers: int
     odd: int
 
 
 def is_blank(text: Column) -> Column:
     """Whether a cell has nothing in it but white space."""
-    return ~text.rlike(_NO_WHITE_SPACE)
+    return _trimmed(text) == ""
 
 
 def is_gap(text: Column, words: Collection[str] = ()) -> Column:
     """Whether a text stands for a number that is not there; ``words`` do so besides the usual ones."""
-    return is_blank(text) | sf.trim(text).isin(*_GAPS, *words)
+    return _trimmed(text).isin("", *_GAPS, *words)
 
 
 def without(text: Column, words: Collection[str]) -> Column:
     """The text, or null where it is one of ``words``."""
-    return sf.when(~sf.trim(text).isin(*words), text) if words else text
+    return sf.when(~_trimmed(text).isin(*words), text) if words else text
 
 
-def count_texts(
-    frame: DataFrame, names: Sequence[str], words: Collection[str], learned: Column | None = None
-) -> dict[str, Texts]:
-    """One pass over the table; different values are counted among the rows that are ``learned`` from."""
+def count_texts(frame: DataFrame, names: Sequence[str], words: Collection[str]) -> dict[str, Texts]:
+    """One pass over the table."""
     if not names:
         return {}
-    sums = []
-    for name in names:
-        cell = quoted(name).cast("string")
-        seen = cell if learned is None else sf.when(learned, cell)
-        sums += [sf.approx_count_distinct(seen), sf.count_if(_is_number(cell)), sf.count_if(_is_odd(cell, words))]
+    cells = [quoted(name).cast("string") for name in names]
+    sums = [sf.count_if(one) for cell in cells for one in (_is_number(cell), _is_odd(cell, words))]
     counts = frame.select(*sums).first()
     assert counts is not None
-    return {name: Texts(*counts[3 * k : 3 * k + 3]) for k, name in enumerate(names)}
+    return {name: Texts(*counts[2 * k : 2 * k + 2]) for k, name in enumerate(names)}
 
 
 def check_odd(frame: DataFrame, texts: Mapping[str, Texts], words: Collection[str]) -> None:
@@ -113,6 +105,10 @@ def _most_frequent(frame: DataFrame, name: str, odd: Column) -> list[tuple[str, 
     counted = frame.where(odd).groupBy(value).agg(sf.count("*").alias("rows"))
     found = counted.orderBy(sf.desc("rows"), "value").limit(_MOST_NAMED + 1).collect()
     return [(row["value"], row["rows"]) for row in found]
+
+
+def _trimmed(text: Column) -> Column:
+    return sf.btrim(text, sf.lit(_WHITE_SPACE))
 
 
 def _is_number(text: Column) -> Column:

@@ -130,17 +130,20 @@ def _check_texts(
     words: Collection[str],
     learned: Column,
 ) -> None:
-    counts = cells.count_texts(frame, texts, words, learned)
-    undecided = {name: found for name, found in counts.items() if name not in categorical}
+    if not texts:
+        return
+    undecided = cells.count_texts(frame, [name for name in texts if name not in categorical], words)
     cells.check_odd(frame, undecided, words)
-    for name, found in counts.items():
-        if not found.distinct:
+    distinct = frame.where(learned).select(*(sf.approx_count_distinct(quoted(name)) for name in texts)).first()
+    assert distinct is not None
+    for name, count in zip(texts, distinct, strict=True):
+        if not count:
             raise InvalidDataError(_EMPTY.format(name))
-        if found.distinct > most:
-            why = cells.why_text(frame, name, found, words) if name in undecided else ""
+        if count > most:
+            why = cells.why_text(frame, name, undecided[name], words) if name in undecided else ""
             raise InvalidDataError(
-                f"column {name} has about {found.distinct:,} different values, too many to encode{why}. Leave it out "
-                f"by --exclude, or raise --max-categories above {most:,}."
+                f"column {name} has about {count:,} different values, too many to encode{why}. Leave it out by "
+                f"--exclude, or raise --max-categories above {most:,}."
             )
 
 

@@ -22,6 +22,8 @@ from bspauc_spark.rows.storage import folder
 
 # A task writes a shard when so many bytes of a kind wait for it; it holds no more than this in memory for each kind.
 SHARD_BYTES = 64 << 20
+# So many copies of a row are written one by one, as if they were rows; more of them wait for others of the same row.
+FEW_COPIES = 16
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,7 @@ class ShardWriter:
         self._bytes = 0
         self._files: list[ShardFile] = []
         self._written = 0
+        self._run: tuple[pa.RecordBatch, int] | None = None
         self.hashes = 0
         """The sum of all rows' hashes."""
 
@@ -118,20 +121,29 @@ class ShardWriter:
         """Take each of ``rows`` as many times as ``copies`` says."""
         self.hashes += int((hashes * copies.astype(np.uint64)).sum(dtype=np.uint64))
         start = 0
-        for place in np.flatnonzero(copies > 1).tolist():
-            self._append(rows.slice(start, place - start))
-            self._repeat(rows.slice(place, 1), int(copies[place]))
+        for place in np.flatnonzero(copies > FEW_COPIES).tolist():
+            self._add_all(rows.slice(start, place - start), copies[start:place])
+            self._add_to_run(rows.slice(place, 1), int(copies[place]))
             start = place + 1
-        self._append(rows.slice(start))
+        self._add_all(rows.slice(start), copies[start:])
 
-    def _append(self, rows: pa.RecordBatch) -> None:
+    def _add_all(self, rows: pa.RecordBatch, copies: IntArray) -> None:
         if rows.num_rows:
-            self._waiting.append(rows)
-            self._bytes += rows.nbytes
-        if self._bytes >= SHARD_BYTES:
-            self._write()
+            self._end_run()
+            self._append(rows if copies.max() == 1 else rows.take(pa.array(np.repeat(np.arange(len(copies)), copies))))
 
-    def _repeat(self, row: pa.RecordBatch, times: int) -> None:
+    def _add_to_run(self, row: pa.RecordBatch, times: int) -> None:
+        if self._run is not None and row.equals(self._run[0]):
+            times += self._run[1]
+        else:
+            self._end_run()
+        self._run = (row, times)
+
+    def _end_run(self) -> None:
+        """Write the row of which copies came last, so many times."""
+        if self._run is None:
+            return
+        (row, times), self._run = self._run, None
         fill_a_file = max(1, SHARD_BYTES // row.nbytes)
         files, rest = divmod(times, fill_a_file)
         if files:
@@ -142,8 +154,16 @@ class ShardWriter:
             self._files += self._files[-1:] * (files - 1)
         self._append(_times(row, rest))
 
+    def _append(self, rows: pa.RecordBatch) -> None:
+        if rows.num_rows:
+            self._waiting.append(rows)
+            self._bytes += rows.nbytes
+        if self._bytes >= SHARD_BYTES:
+            self._write()
+
     def close(self) -> list[ShardFile]:
         """Write the rows that still wait; return all files."""
+        self._end_run()
         if self._waiting:
             self._write()
         return self._files

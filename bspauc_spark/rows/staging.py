@@ -2,8 +2,8 @@
 
 Every row has a hash of its contents. Each task gets a range of hashes and sorts its rows by their hashes. So, one shard
 after the other, the rows stand in an order that depends on the rows alone. One pass checks the rows and writes them.
-What the tasks found comes back to the driver as a small table. Rows that are there very often come as one row with the
-number of its copies, so that no task has all of them.
+What the tasks found comes back to the driver as a small table. Rows that are there very often come as a few with the
+number of their copies, so that no task has all of them.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
+from pyspark.sql import types as st
 
 from bspauc_spark.errors import InvalidDataError, InvalidFeaturesError, InvalidLabelError, StagingError, reason, shown
 from bspauc_spark.rows.arrow import MALFORMED
@@ -34,7 +35,7 @@ from bspauc_spark.rows.columns import (
     quoted,
     width_of,
 )
-from bspauc_spark.rows.copies import frequent_hashes, with_copies
+from bspauc_spark.rows.copies import counted, has_frequent_rows
 from bspauc_spark.rows.kinds import KINDS, NEGATIVES, POSITIVES, VALIDATION_NEGATIVES, VALIDATION_POSITIVES, ShardFile
 from bspauc_spark.rows.shard_task import ShardTask
 from bspauc_spark.rows.shards import Shards
@@ -99,7 +100,7 @@ def stage(dataset: DataFrame, columns: Columns, staging_dir: str | None, here: b
     try:
         task = ShardTask(directory.location, columns.positive_label, num_features, sparse)
         with _ours_for_sparks(columns.features):
-            found = _write_shards(_in_order_of_hashes(dataset, columns, sparse), task, here)
+            found = _write_shards(_in_order_of_hashes(dataset, columns, sparse, here), task, here)
         _raise_if_invalid(found, columns, num_features)
         files = {kind: tuple(sorted(found.files.get(kind, ()))) for kind in KINDS}
         counts = {kind: sum(file.rows for file in files[kind]) for kind in KINDS}
@@ -159,16 +160,16 @@ class _Found:
         return hashlib.sha256(json.dumps(sums, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _in_order_of_hashes(dataset: DataFrame, columns: Columns, sparse: bool) -> DataFrame:
+def _in_order_of_hashes(dataset: DataFrame, columns: Columns, sparse: bool, here: bool) -> DataFrame:
     features = feature_struct(dataset, columns.features, sparse)
     label = quoted(columns.label).cast("double")
     validation = quoted(columns.validation) if columns.validation else sf.lit(False)
     hashed = dataset.select(features.alias("features"), label.alias("label"), validation.alias("validation"))
     hashed = hashed.withColumn("hash", sf.xxhash64("features", "label"))
     bits = partition_bits(dataset.sparkSession)
-    frequent = frequent_hashes(hashed, 2**bits)
-    if frequent:
-        hashed = with_copies(hashed, frequent)
+    # Rows that come to this process are few, and Spark's tasks may lack the package.
+    if not here and has_frequent_rows(hashed, bits):
+        hashed = hashed.mapInArrow(counted, st.StructType([*hashed.schema, st.StructField("copies", st.LongType())]))
     # The first bits of the hash. The hash is signed, so the lowest one is negative.
     range_of = sf.shiftright("hash", 64 - bits).cast("int") + sf.lit(2 ** (bits - 1))
     # The hashes fix the order: rows that share one are equal. That any two of a billion different rows share one has a

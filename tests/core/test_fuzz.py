@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import tempfile
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from bspauc_spark import BSPAUCClassifier
 from bspauc_spark.errors import BSPAUCError, InvalidParamError, MalformedError
+from bspauc_spark.rows import copies
 from bspauc_spark.rows.kinds import KINDS, NEGATIVES, POSITIVES, VALIDATION_NEGATIVES, VALIDATION_POSITIVES, ShardFile
 from bspauc_spark.rows.rows import Rows, SparseBatch
 from bspauc_spark.rows.shard_task import ShardTask
@@ -192,6 +194,29 @@ def test_a_staging_task_counts_the_bad_rows_and_writes_the_others(
             if files:
                 found = to_numpy(Shards(str(folder), {kind: files}, WIDTH, sparse).open()[kind])
                 assert np.array_equal(found, np.array(kept[kind], dtype=np.float32))
+
+
+@given(
+    rows=tables(), sparse=st.booleans(), per_batch=st.integers(1, 12), doubled=st.booleans(), start=st.integers(0, 3)
+)
+@settings(max_examples=300, deadline=None)
+def test_rows_that_are_counted_stand_for_the_same_rows(
+    rows: list[dict[str, Any]], sparse: bool, per_batch: int, doubled: bool, start: int
+) -> None:
+    if not sparse:
+        rows = [row for row in rows if is_sound(row["features"])]
+    table = in_arrow(rows * 2 if doubled else rows, sparse).drop_columns(["copies", "hash"])
+    batches = table.combine_chunks().slice(start).to_batches(max_chunksize=per_batch)
+    for batch, counted in zip(batches, map(one_counted, batches), strict=True):
+        wanted = Counter(map(repr, batch.to_pylist()))
+        found = counted.drop_columns(["copies"])
+        assert found.schema == batch.schema
+        assert dict(zip(map(repr, found.to_pylist()), counted["copies"].to_pylist(), strict=True)) == wanted
+
+
+def one_counted(batch: pa.RecordBatch) -> pa.RecordBatch:
+    (made,) = copies.counted(iter([batch]))
+    return made
 
 
 @st.composite

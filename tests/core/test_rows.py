@@ -188,21 +188,19 @@ def test_files_that_rows_were_taken_from_are_let_go_of_before_the_next(
     assert max(mapped) <= 2
 
 
-COPIES = np.array([1, 1, 300, 1, 2, 7, 1000, 1, 1])
-
-
 @pytest.mark.parametrize("shard_bytes", [200, 1000, 64 << 20])
 @pytest.mark.parametrize("rows_per_batch", [1000, 2])
 def test_a_row_with_copies_is_as_many_rows(
     tmp_path: Path, kind: str, rows_per_batch: int, shard_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bspauc_spark.rows.shard_task.SHARD_BYTES", shard_bytes)
-    matrix, copies = np.tile(random_matrix(9), (5, 1)), np.tile(COPIES, 5)
-    report = write(tmp_path, matrix, kind, rows_per_batch, np.zeros(45), copies)
-    training = np.arange(45) % 5 != 0
+    # The same row comes several times, with few and many copies.
+    matrix, copies = np.repeat(random_matrix(9), 8, axis=0), np.tile([1, 1, 300, 1, 2, 17, 1000, 1, 1], 8)
+    report = write(tmp_path, matrix, kind, rows_per_batch, np.zeros(72), copies)
+    training = np.arange(72) % 5 != 0
     wanted = np.repeat(matrix[training], copies[training], axis=0)
     assert report["rows"] == copies.sum()
-    assert report["hashes"][NEGATIVES] == (np.arange(45) * copies)[training].sum()
+    assert report["hashes"][NEGATIVES] == (np.arange(72) * copies)[training].sum()
     for size in (1, 3):
         parts = [opened(tmp_path, report["files"][NEGATIVES], kind, rank, size) for rank in range(size)]
         together = np.concatenate([to_numpy(part.between(0, len(part))) for part in parts])
@@ -217,21 +215,21 @@ def test_copies_that_would_fill_many_files_are_written_and_mapped_once(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bspauc_spark.rows.shard_task.SHARD_BYTES", 1000)
-    files = write(tmp_path, np.ones((2, WIDTH)), kind, label=np.ones(2), copies=np.array([1, 10_000]))["files"]
-    assert sum(rows for _, rows, _ in files[POSITIVES]) == 10_000
-    assert len(files[POSITIVES]) > 100
-    # The row of validation, a file full of copies, and what is left.
-    assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 10_000
-    assert len(list(tmp_path.iterdir())) <= 3
+    files = write(tmp_path, np.ones((50, WIDTH)), kind, 7, np.ones(50), np.full(50, 200))["files"][POSITIVES]
+    assert sum(rows for _, rows, _ in files) == 40 * 200
+    assert len(files) > 100
+    # A file full of copies and what is left, of training rows and of validation rows.
+    assert len(list(tmp_path.iterdir())) <= 4
+    assert max(path.stat().st_size for path in tmp_path.iterdir()) < 3000
     read = Counter[str]()
     real_map = pa.memory_map
 
-    def counted(path: str) -> Any:
+    def watched(path: str) -> Any:
         read[path] += 1
         return real_map(path)
 
-    monkeypatch.setattr(pa, "memory_map", counted)
-    assert len(opened(tmp_path, files[POSITIVES], kind)) == 10_000
+    monkeypatch.setattr(pa, "memory_map", watched)
+    assert len(opened(tmp_path, files, kind)) == 40 * 200
     assert set(read.values()) == {1}
 
 

@@ -18,7 +18,6 @@ from pyspark.sql import functions as sf
 from bspauc_spark.errors import InvalidDataError, InvalidFeaturesError, InvalidLabelError
 from bspauc_spark.rows import staging
 from bspauc_spark.rows.columns import Columns
-from bspauc_spark.rows.copies import with_copies
 from bspauc_spark.rows.kinds import NEGATIVES, POSITIVES, VALIDATION_NEGATIVES, VALIDATION_POSITIVES
 from bspauc_spark.rows.shard_task import ShardTask
 from bspauc_spark.rows.staging import stage
@@ -169,14 +168,6 @@ def test_zeros_of_either_sign_are_copies_of_one_row(spark: SparkSession) -> None
     frame = spark.range(20_000).selectExpr("array(if(id % 4 < 2, 0D, -0D), 2D) AS features", "double(id % 2) AS label")
     for rows in staged_rows(frame).values():
         assert rows.tobytes() == np.tile(np.float32([0, 2]), (10_000, 1)).tobytes()
-
-
-def test_different_rows_of_one_hash_are_counted_apart(spark: SparkSession) -> None:
-    frame = spark.range(60).selectExpr(
-        "array(id % 2) AS features", "0D AS label", "id % 3 = 0 AS validation", "7L AS hash"
-    )
-    found = {(*row["features"], row["validation"]): row["copies"] for row in with_copies(frame, [7]).collect()}
-    assert found == {(0, False): 20, (1, False): 20, (0, True): 10, (1, True): 10}
 
 
 def test_what_the_sample_does_not_show_is_staged_the_same(spark: SparkSession) -> None:

@@ -20,7 +20,8 @@ def test_distinct_rows_make_no_task_too_long(bits: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("bits", "share", "skewed"), [(3, 0.02, False), (3, 0.2, True), (9, 0.0004, False), (9, 0.01, True)]
+    ("bits", "share", "skewed"),
+    [(3, 0.02, False), (3, 0.08, True), (3, 0.2, True), (9, 0.0004, False), (9, 0.01, True)],
 )
 def test_a_row_whose_copies_add_half_of_a_tasks_rows_makes_it_too_long(bits: int, share: float, skewed: bool) -> None:
     hashes = HASHES.copy()
@@ -36,6 +37,16 @@ def test_ten_rows_cannot_be_spread_evenly_and_many_can(bits: int) -> None:
 
 def test_a_task_is_too_long_by_the_copies_of_all_rows_in_it() -> None:
     assert is_skewed(np.concatenate([np.repeat(np.arange(100), 20), HASHES[:8_000]]), 3)
+
+
+def test_a_null_is_no_zero_and_no_empty_list() -> None:
+    lists = [None, [], [0.0], [None], [1.0, None], [1.0, 0.0], [0.0, 1.0], [None, 1.0]]
+    vectors = [None, {"size": None, "values": None}, {"size": 0, "values": []}, {"size": 0, "values": None}]
+    kind = pa.struct([("size", pa.int32()), ("values", pa.list_(pa.float64()))])
+    for values in (pa.array(lists * 2, pa.list_(pa.float32())), pa.array(vectors * 2, kind)):
+        (found,) = counted(iter([pa.RecordBatch.from_pydict({"features": values})]))
+        assert found["features"].equals(values[: len(values) // 2])
+        assert found["copies"].to_pylist() == [2] * (len(values) // 2)
 
 
 def test_wide_rows_are_counted_by_parts(monkeypatch: pytest.MonkeyPatch) -> None:

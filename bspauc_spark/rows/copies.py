@@ -80,6 +80,5 @@ def _bytes(offsets: pa.Array, numbers: pa.Array) -> pa.Array:
     """The bytes of the numbers between each two ``offsets``, where they are."""
     width = numbers.type.bit_width // 8
     ends = (offsets.to_numpy().astype(np.int64) + numbers.offset) * width
-    return pa.LargeBinaryArray.from_buffers(
-        pa.large_binary(), len(offsets) - 1, [None, pa.py_buffer(ends), numbers.buffers()[1]]
-    )
+    data = numbers.buffers()[1] or pa.py_buffer(b"")  # Of lists that are all empty there are no numbers.
+    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(offsets) - 1, [None, pa.py_buffer(ends), data])

@@ -58,10 +58,20 @@ def test_wide_rows_are_counted_by_parts(monkeypatch: pytest.MonkeyPatch) -> None
     assert 10 < len(parts) <= 50
 
 
+def test_lists_that_are_all_empty_are_equal() -> None:
+    batch = pa.RecordBatch.from_pydict({"features": pa.array([[], []], pa.list_(pa.float64()))})
+    (found,) = counted(as_sent(batch))
+    assert found["copies"].to_pylist() == [2]
+
+
+def as_sent(batch: pa.RecordBatch) -> pa.RecordBatchStreamReader:
+    """The batch as it comes from Spark: what is empty has no buffer."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return pa.ipc.open_stream(sink.getvalue())
+
+
 def test_a_batch_without_rows_gives_none() -> None:
-    assert (
-        sum(
-            part.num_rows for part in counted(iter([pa.RecordBatch.from_pydict({"label": pa.array([], pa.float64())})]))
-        )
-        == 0
-    )
+    parts = counted(iter([pa.RecordBatch.from_pydict({"label": pa.array([], pa.float64())})]))
+    assert sum(part.num_rows for part in parts) == 0

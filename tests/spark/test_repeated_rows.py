@@ -83,6 +83,7 @@ def staged_rows(frame: DataFrame, columns: Columns = COLUMNS, here: bool = False
     return found
 
 
+@pytest.mark.classic
 @pytest.mark.parametrize("name", FRAMES)
 def test_no_task_has_more_rows_than_its_share(
     spark: SparkSession, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch

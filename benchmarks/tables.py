@@ -155,7 +155,7 @@ def measure(learner: Learner, data: Split, seed: int) -> dict[str, Any]:
 
 
 def run(files: Iterable[Path], wanted: argparse.Namespace, done: Aucs) -> Iterator[dict[str, Any]]:
-    """Each missing fit of each cell, one after the other."""
+    """Make each fit that is not yet ``done``, one after the other."""
     by_name = learners(wanted.params)
     names = {method: recorded(method, wanted.params, wanted.label) for method in wanted.methods}
     for file in files:
@@ -211,6 +211,11 @@ def arguments() -> argparse.Namespace:
         if unknown := set(getattr(args, name)) - set(known):
             parser.error(f"--{name} has {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     args.params = dict(args.param)
+    if not args.summary:
+        files = sorted(args.tables.glob("*.npz"), key=lambda file: file.stat().st_size)
+        args.files = [args.tables / f"{name}.npz" for name in args.only] if args.only else files
+        if missing := [str(file) for file in args.files or [args.tables / "*.npz"] if not file.exists()]:
+            parser.error(f"there is no {', '.join(missing)}")
     return args
 
 
@@ -218,9 +223,7 @@ def main() -> None:
     args = arguments()
     aucs = read(args.results) if args.results and (args.summary or args.results.exists()) else {}
     if not args.summary:
-        files = [args.tables / f"{name}.npz" for name in args.only or ()]
-        files = files or sorted(args.tables.glob("*.npz"), key=lambda file: file.stat().st_size)
-        for row in run(files, args, aucs):
+        for row in run(args.files, args, aucs):
             aucs.setdefault(Cell(row["table"], row["kind"], row["seed"]), {})[row["method"]] = row["auc"]
             line = json.dumps(row)
             print(line, file=sys.stderr, flush=True)

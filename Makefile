@@ -100,6 +100,7 @@ bench: setup
 	$(if $(DATA_DIR),$(PYTHON) benchmarks/audit.py --data-dir $(DATA_DIR))
 	$(if $(DATA_DIR),$(PYTHON) benchmarks/defaults.py --data-dir $(DATA_DIR))
 	$(if $(DATA_DIR),$(PYTHON) benchmarks/few_rows.py --data-dir $(DATA_DIR))
+	$(if $(TABLES),$(PYTHON) -m benchmarks.tables --tables $(TABLES))
 
 clean:
 	rm -rf $(VENV) $(LOWEST) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -23,6 +23,7 @@ from bspauc_spark.selection import Selection
 from bspauc_spark.selection.label_noise import LabelNoise
 from bspauc_spark.statistics import CountArray, OrderedScores, as_scores, negative_losses, positive_losses
 from bspauc_spark.statistics.binned import exact_on_bins
+from bspauc_spark.theta.members import Members, build
 from bspauc_spark.theta.networks import NetworkSpec, ScoringNetwork
 from bspauc_spark.theta.scoring import score_chunks
 
@@ -109,8 +110,8 @@ class Scorer:
     @cached_property
     def network(self) -> ScoringNetwork:
         """The network with its weights, ready to score."""
-        columns = self.weights.get("first.columns")
-        network = self.spec.build(columns=None if columns is None else torch.from_numpy(np.array(columns)))
+        columns = self.weights.get(f"{'members.0.' if self.spec.members else ''}first.columns")
+        network = build(self.spec, columns=None if columns is None else torch.from_numpy(np.array(columns)))
         network.load_state_dict({name: torch.from_numpy(np.array(w)) for name, w in self.weights.items()})
         return network.eval()
 

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from bspauc_spark.cluster import preflight
 from bspauc_spark.rows.columns import Columns
+from bspauc_spark.rows.folds import counted, most_folds
 from bspauc_spark.rows.kinds import NEGATIVES, POSITIVES
 from bspauc_spark.rows.rows import Rows
 from bspauc_spark.rows.shards import Shards
@@ -40,19 +41,20 @@ def network(
     num_features: int,
     rows: Callable[[], Mapping[str, Rows]],
     median: Callable[[], float] | None = None,
+    members: int = 0,
 ) -> NetworkSpec:
     """What is to be learned; ``rows`` gives the rows, ``median`` their median distance if it can do without all."""
     kind = params.getNetwork()
     if kind != "kernel":
         layers = tuple(params.getHiddenLayers()) if kind == "mlp" else ()
         preflight.check_weights(num_features, layers, rows)
-        return NetworkSpec(kind, num_features, layers)
+        return NetworkSpec(kind, num_features, layers, members=members)
     count, width = params.getNumRandomFeatures(), params.getKernelWidth()
     preflight.check_frequencies(num_features, count)
     if isinstance(width, str):
         width = median_width(_training(rows())) if median is None else median()
     # RandomState takes 32 bits.
-    return NetworkSpec(kind, num_features, (), count, width, params.getSeed() % 2**32)
+    return NetworkSpec(kind, num_features, (), count, width, params.getSeed() % 2**32, members)
 
 
 def staged_median(shards: Shards) -> float:
@@ -64,6 +66,12 @@ def staged_median(shards: Shards) -> float:
 
 def _training(by_kind: Mapping[str, T]) -> dict[str, T]:
     return {kind: one for kind, one in by_kind.items() if kind in (POSITIVES, NEGATIVES)}
+
+
+def folds(params: Accessors, rows: Mapping[str, Rows]) -> int:
+    """How many folds these rows allow, of those that ``folds`` wants."""
+    wanted, seed = params.getFolds(), params.getSeed() % 2**64
+    return most_folds(wanted, {kind: counted(one, wanted, seed) for kind, one in _training(rows).items()})
 
 
 def decay(params: Accessors, counts: Mapping[str, int]) -> float:

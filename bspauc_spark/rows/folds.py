@@ -5,7 +5,7 @@ It is the same for dense and sparse rows, in a fit, in a model that is served, a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -44,18 +44,31 @@ def folds_of(rows: Rows, folds: int, seed: int) -> npt.NDArray[np.uint8]:
     return found
 
 
-def counted(rows: Rows, most: int, seed: int) -> list[IntArray]:
-    """The number of rows in each fold, if there are 2 folds, 3, and so on up to ``most``."""
-    return [np.bincount(folds_of(rows, folds, seed), minlength=folds) for folds in range(2, most + 1)]
+FoldCounts = list[list[int]]
+"""How many rows there are in each fold, if there are 2 folds, 3, and so on."""
 
 
-def most_folds(wanted: int, count: Mapping[str, Sequence[IntArray]]) -> int:
-    """At most ``wanted`` folds, so many that each has some rows of both classes; 0 if not even two have.
+def rows_in_folds(rows: Rows, most: int, seed: int, copies: IntArray | None = None) -> FoldCounts:
+    """For up to ``most`` folds; each row counts as often as ``copies`` says."""
+    found = [np.zeros(folds) for folds in range(2, most + 1)]
+    for start in range(0, len(rows), CHUNK_ROWS):
+        stop = min(start + CHUNK_ROWS, len(rows))
+        keys = keys_of(rows.between(start, stop), seed)
+        times = np.ones(stop - start) if copies is None else copies[start:stop]
+        for sums in found:
+            sums += np.bincount((keys % np.uint64(len(sums))).astype(np.int64), times, len(sums))
+    return [sums.astype(np.int64).tolist() for sums in found]
 
-    ``count`` holds for each class the rows in each fold, if there are 2 folds, 3, and so on.
-    """
+
+def added(*counts: FoldCounts) -> FoldCounts:
+    """The sum of such numbers."""
+    return [[sum(fold) for fold in zip(*one, strict=True)] for one in zip(*counts, strict=True)]
+
+
+def most_folds(wanted: int, counts: Mapping[str, FoldCounts]) -> int:
+    """At most ``wanted`` folds, so many that each has some rows of both classes; 0 if not even two have."""
     for folds in range(wanted, 1, -1):
-        if min(int(count[kind][folds - 2].min()) for kind in (POSITIVES, NEGATIVES)) >= FEWEST_ROWS:
+        if min(min(counts[kind][folds - 2]) for kind in (POSITIVES, NEGATIVES)) >= FEWEST_ROWS:
             return folds
     return 0
 

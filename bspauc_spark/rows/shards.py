@@ -79,12 +79,15 @@ class Shards:
                 mapped = {file: _mapped_batches(near, file) for file in unique}
         except OSError as error:
             raise StagingError(f"staged rows in {source} cannot be read: {reason(error)}. Fit again.") from error
-        batches = [batch for file in needed for batch in mapped[file]]
-        if self.sparse:
-            rows: Rows = SparseRows([_sparse_part(batch) for batch in batches], self.num_features)
-        else:
-            rows = DenseRows([_dense_part(batch, self.num_features) for batch in batches], self.num_features)
+        rows = rows_of([batch for file in needed for batch in mapped[file]], self.num_features, self.sparse)
         return rows.window(start - before, stop - before) if needed else rows
+
+
+def rows_of(batches: Sequence[pa.RecordBatch], num_features: int, sparse: bool) -> Rows:
+    """The rows of batches of a shard, without copying them."""
+    if sparse:
+        return SparseRows([_sparse_part(batch) for batch in batches], num_features)
+    return DenseRows([_dense_part(batch, num_features) for batch in batches], num_features)
 
 
 def _mapped_batches(directory: Path, file: ShardFile) -> list[pa.RecordBatch]:

@@ -20,6 +20,7 @@ from bspauc_spark.theta.networks import ScoringNetwork
 from bspauc_spark.theta.scoring import score_rows
 
 Scored: TypeAlias = dict[str, Float32Array]
+Folds: TypeAlias = npt.NDArray[np.uint8]
 
 # Of each class, for the losses of the members on rows that they learned from; all workers together.
 _SAMPLE_ROWS = 2048
@@ -41,23 +42,14 @@ class Judges:
 
     def score(self, average: Members, rows: Mapping[str, Rows], group: Group, threads: int) -> Scored:
         """Honest scores of all rows; members are standardised anew for them."""
-        scores = {kind: self._raw(average, kind, rows[kind], threads) for kind in self._fold}
+        scores = {kind: raw_scores(average, rows[kind], fold, threads) for kind, fold in self._fold.items()}
         refuse_bad(scores, average, group)
         average.standardise(*self._moments(scores, group))
-        for kind, fold in self._fold.items():
-            scale, shift = average.scale.cpu().numpy(), average.shift.cpu().numpy()
-            scores[kind] = scores[kind] * scale[fold] + shift[fold]
+        scores = {kind: _standardised(average, scores[kind], fold) for kind, fold in self._fold.items()}
         # No member learns from validation rows, so all judge them.
         others = {kind: score_rows(average, rows[kind], threads) for kind in rows if kind not in self._fold}
         refuse_bad(others, average, group)
         return {**scores, **others}
-
-    def _raw(self, average: Members, kind: str, rows: Rows, threads: int) -> Float32Array:
-        scores = np.empty(len(rows), dtype=np.float32)
-        for number in range(self.members):
-            index = np.flatnonzero(self._fold[kind] == number)
-            scores[index] = score_rows(average.member(number), rows, threads, index)
-        return scores
 
     def _moments(self, scores: Scored, group: Group) -> tuple[FloatArray, FloatArray]:
         """Mean and deviation of each member's scores of all rows that it judges."""
@@ -97,6 +89,26 @@ class Judges:
         kept = np.flatnonzero(weights)
         total = int(group.counts(len(kept)).sum())
         return kept[: -(-_SAMPLE_ROWS * len(kept) // max(total, 1))]
+
+
+def honest_scores(average: Members, rows: Rows, fold: Folds) -> Float32Array:
+    """Scores of each row by the member whose fold the row is in, on the scale of all members."""
+    return _standardised(average, raw_scores(average, rows, fold), fold)
+
+
+def raw_scores(average: Members, rows: Rows, fold: Folds, threads: int = 1) -> Float32Array:
+    """The same, each on the member's own scale."""
+    scores = np.empty(len(rows), dtype=np.float32)
+    for number, member in enumerate(average.networks()):
+        index = np.flatnonzero(fold == number)
+        scores[index] = score_rows(member, rows, threads, index)
+    return scores
+
+
+def _standardised(average: Members, scores: Float32Array, fold: Folds) -> Float32Array:
+    scale, shift = average.scale.cpu().numpy(), average.shift.cpu().numpy()
+    standardised: Float32Array = scores * scale[fold] + shift[fold]
+    return standardised
 
 
 def refuse_bad(scores: Scored, network: ScoringNetwork, group: Group) -> None:

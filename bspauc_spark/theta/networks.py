@@ -37,10 +37,11 @@ class NetworkSpec:
     kernel_seed: int = 0
     members: int = 0
     """How many networks of this kind θ has, each with a fold of its own; 0: one network, without folds."""
+    fold_seed: int = 0
 
     def member(self) -> NetworkSpec:
         """Of one of the members."""
-        return replace(self, members=0)
+        return replace(self, members=0, fold_seed=0)
 
     def build(self, generator: torch.Generator | None = None, columns: Tensor | None = None) -> ScoringNetwork:
         """One network, with initial weights from ``generator``; with ``columns``, for these features only."""
@@ -89,8 +90,8 @@ _STORED = record(
         "kernel_width": real(above=0.0),
         "kernel_seed": whole(0, 2**32 - 1),
     },
-    # Networks without folds are saved without it.
-    optional={"members": whole(0, MOST_FOLDS)},
+    # The first files did not say it.
+    optional={"members": whole(0, MOST_FOLDS), "fold_seed": whole(0, 2**64 - 1)},
 )
 
 

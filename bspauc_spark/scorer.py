@@ -17,14 +17,13 @@ from bspauc_spark import saved
 from bspauc_spark.arrays import FloatArray, as_array, as_csr, finite_floats, is_sparse
 from bspauc_spark.errors import InvalidFeaturesError
 from bspauc_spark.rows.arrow import CheckedFeatures, DenseFeatures, SparseFeatures
-from bspauc_spark.rows.folds import folds_of
 from bspauc_spark.rows.rows import Batch, DenseRows, Rows, SparseBatch, SparseRows
 from bspauc_spark.rows.storage import on_disk
 from bspauc_spark.selection import Selection
 from bspauc_spark.selection.label_noise import LabelNoise
 from bspauc_spark.statistics import CountArray, OrderedScores, as_scores, negative_losses, positive_losses
 from bspauc_spark.statistics.binned import exact_on_bins
-from bspauc_spark.theta.honest import honest_scores
+from bspauc_spark.theta.honest import folds_of, honest_scores
 from bspauc_spark.theta.members import Members, build
 from bspauc_spark.theta.networks import NetworkSpec, ScoringNetwork
 from bspauc_spark.theta.scoring import score_chunks

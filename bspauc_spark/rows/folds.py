@@ -9,11 +9,11 @@ from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
-import torch
+import pyarrow as pa
 
-from bspauc_spark.arrays import IntArray
+from bspauc_spark.arrays import Float32Array, IntArray
+from bspauc_spark.rows.arrow import dense_part, sparse_part
 from bspauc_spark.rows.kinds import CHUNK_ROWS, NEGATIVES, POSITIVES
-from bspauc_spark.rows.rows import Batch, Rows, SparseBatch
 
 Keys = npt.NDArray[np.uint64]
 
@@ -24,40 +24,44 @@ _NAN = np.uint32(0x7FC00000)
 _STEP, _FIRST, _SECOND = (np.uint64(number) for number in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
 
-def keys_of(batch: Batch, seed: int) -> Keys:
-    """A number for each row: a hash of which features are not 0, and of their values as float32."""
-    if isinstance(batch, SparseBatch):
-        ends = torch.cat([batch.offsets[1:], batch.offsets.new_tensor([len(batch.indices)])])
-        entries = _entries(batch.indices.numpy(), batch.values.numpy(), seed)
-        sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(entries, dtype=np.uint64)])
-        return _mixed(sums[ends.numpy()] - sums[batch.offsets.numpy()])
-    matrix = batch.numpy()
-    return _mixed(_entries(np.arange(matrix.shape[1]), matrix, seed).sum(axis=-1, dtype=np.uint64))
+def dense_keys(matrix: Float32Array, seed: int) -> Keys:
+    """A number for each row: a hash of which features are not 0, and of their values."""
+    return _mixed(_entries(np.arange(matrix.shape[1]), matrix, seed).sum(axis=1, dtype=np.uint64))
 
 
-def folds_of(rows: Rows, folds: int, seed: int) -> npt.NDArray[np.uint8]:
-    """The fold of each row."""
-    found = np.empty(len(rows), dtype=np.uint8)
-    for start in range(0, len(rows), CHUNK_ROWS):
-        stop = min(start + CHUNK_ROWS, len(rows))
-        found[start:stop] = keys_of(rows.between(start, stop), seed) % np.uint64(folds)
-    return found
+def sparse_keys(
+    pointers: npt.NDArray[np.integer], columns: npt.NDArray[np.integer], values: Float32Array, seed: int
+) -> Keys:
+    """The same for row ``i`` with the ``values[pointers[i]:pointers[i + 1]]`` in these ``columns``."""
+    sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(_entries(columns, values, seed), dtype=np.uint64)])
+    return _mixed(sums[pointers[1:]] - sums[pointers[:-1]])
+
+
+def _shard_keys(batch: pa.RecordBatch, num_features: int, sparse: bool, seed: int) -> Keys:
+    if not sparse:
+        matrix = dense_part(batch, num_features)
+        parts = [dense_keys(matrix[k : k + CHUNK_ROWS], seed) for k in range(0, len(matrix), CHUNK_ROWS)]
+        return np.concatenate([np.empty(0, np.uint64), *parts])
+    pointers, columns, values = sparse_part(batch)
+    first, last = pointers[0], pointers[-1]
+    return sparse_keys(pointers - first, columns[first:last], values[first:last], seed)
 
 
 FoldCounts = list[list[int]]
 """How many rows there are in each fold, if there are 2 folds, 3, and so on."""
 
 
-def rows_in_folds(rows: Rows, most: int, seed: int, copies: IntArray | None = None) -> FoldCounts:
-    """For up to ``most`` folds; each row counts as often as ``copies`` says."""
-    found = [np.zeros(folds) for folds in range(2, most + 1)]
-    for start in range(0, len(rows), CHUNK_ROWS):
-        stop = min(start + CHUNK_ROWS, len(rows))
-        keys = keys_of(rows.between(start, stop), seed)
-        times = np.ones(stop - start) if copies is None else copies[start:stop]
-        for sums in found:
-            sums += np.bincount((keys % np.uint64(len(sums))).astype(np.int64), times, len(sums))
-    return [sums.astype(np.int64).tolist() for sums in found]
+def rows_in_folds(
+    rows: pa.RecordBatch, num_features: int, sparse: bool, most: int, seed: int, copies: IntArray
+) -> FoldCounts:
+    """Of a shard's rows, for up to ``most`` folds; each row counts as often as ``copies`` says."""
+    return counted(_shard_keys(rows, num_features, sparse, seed), most, copies)
+
+
+def counted(keys: Keys, most: int, copies: IntArray | None = None) -> FoldCounts:
+    """Of rows with these keys."""
+    places = ((keys % np.uint64(folds)).astype(np.int64) for folds in range(2, most + 1))
+    return [np.bincount(place, copies, folds).astype(np.int64).tolist() for folds, place in enumerate(places, 2)]
 
 
 def added(*counts: FoldCounts) -> FoldCounts:

@@ -19,7 +19,6 @@ from bspauc_spark.errors import StagingError, reason
 from bspauc_spark.rows.arrow import checked_features
 from bspauc_spark.rows.folds import added, rows_in_folds
 from bspauc_spark.rows.kinds import KINDS, NEGATIVES, POSITIVES, ShardFile
-from bspauc_spark.rows.shards import rows_of
 from bspauc_spark.rows.storage import folder
 
 # A task writes a shard when so many bytes of a kind wait for it; it holds no more than this in memory for each kind.
@@ -89,8 +88,8 @@ class ShardTask:
                 chosen_rows = block.arrow(index)
                 writers[kind].add(chosen_rows, copies[index], hashes[index])
                 if self.folds and kind in in_folds:
-                    own = rows_of([chosen_rows], self.num_features, self.sparse)
-                    found = rows_in_folds(own, self.folds, self.fold_seed, copies[index])
+                    shape = self.num_features, self.sparse
+                    found = rows_in_folds(chosen_rows, *shape, self.folds, self.fold_seed, copies[index])
                     in_folds[kind] = added(in_folds[kind], found)
         report: dict[str, Any] = {
             "rows": rows,

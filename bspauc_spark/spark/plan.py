@@ -7,13 +7,14 @@ from typing import TypeVar
 
 from bspauc_spark.cluster import preflight
 from bspauc_spark.rows.columns import Columns
-from bspauc_spark.rows.folds import FEWEST_ROWS, most_folds, rows_in_folds
+from bspauc_spark.rows.folds import FEWEST_ROWS, counted, most_folds
 from bspauc_spark.rows.kinds import NEGATIVES, POSITIVES
 from bspauc_spark.rows.rows import Rows
 from bspauc_spark.rows.shards import Shards
 from bspauc_spark.selection.pace import AutomaticPace, EveryRow, ExplicitPace, FractionPace, Pace
 from bspauc_spark.spark.accessors import Accessors
 from bspauc_spark.spark.params import optional
+from bspauc_spark.theta.honest import keys_of_rows
 from bspauc_spark.theta.median import even_sample, median_distance, median_width
 from bspauc_spark.theta.networks import NetworkSpec
 from bspauc_spark.theta.optimizers import TrainingSettings
@@ -74,7 +75,7 @@ def folds(params: Accessors, rows: Mapping[str, Rows]) -> int:
     wanted, seed = params.getFolds(), fold_seed(params)
     if not wanted:
         return 0
-    return most_folds(wanted, {kind: rows_in_folds(one, wanted, seed) for kind, one in _training(rows).items()})
+    return most_folds(wanted, {kind: counted(keys_of_rows(one, seed), wanted) for kind, one in _training(rows).items()})
 
 
 def fold_seed(params: Accessors) -> int:

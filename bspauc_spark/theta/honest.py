@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from bspauc_spark.arrays import Float32Array, FloatArray, IntArray
 from bspauc_spark.errors import DivergedError
-from bspauc_spark.rows.folds import folds_of
-from bspauc_spark.rows.kinds import NEGATIVES, POSITIVES
-from bspauc_spark.rows.rows import Rows
+from bspauc_spark.rows.folds import Keys, dense_keys, sparse_keys
+from bspauc_spark.rows.kinds import CHUNK_ROWS, NEGATIVES, POSITIVES
+from bspauc_spark.rows.rows import Batch, Rows, SparseBatch
 from bspauc_spark.statistics import ClassScores, pair_sum
 from bspauc_spark.theta.group import Group
 from bspauc_spark.theta.members import Members
@@ -89,6 +89,26 @@ class Judges:
         kept = np.flatnonzero(weights)
         total = int(group.counts(len(kept)).sum())
         return kept[: -(-_SAMPLE_ROWS * len(kept) // max(total, 1))]
+
+
+def keys_of(batch: Batch, seed: int) -> Keys:
+    """The hash of each row, of which its fold is the remainder."""
+    if not isinstance(batch, SparseBatch):
+        return dense_keys(batch.numpy(), seed)
+    pointers = np.append(batch.offsets.numpy(), len(batch.indices))
+    return sparse_keys(pointers, batch.indices.numpy(), batch.values.numpy(), seed)
+
+
+def keys_of_rows(rows: Rows, seed: int) -> Keys:
+    """The same for all rows."""
+    parts = (rows.between(start, start + CHUNK_ROWS) for start in range(0, len(rows), CHUNK_ROWS))
+    return np.concatenate([np.empty(0, np.uint64), *(keys_of(part, seed) for part in parts)])
+
+
+def folds_of(rows: Rows, folds: int, seed: int) -> Folds:
+    """The fold of each row."""
+    found: Folds = (keys_of_rows(rows, seed) % np.uint64(folds)).astype(np.uint8)
+    return found
 
 
 def honest_scores(average: Members, rows: Rows, fold: Folds) -> Float32Array:

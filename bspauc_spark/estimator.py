@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import datetime
 import json
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -49,6 +50,8 @@ from bspauc_spark.theta.networks import NetworkSpec
 from bspauc_spark.theta.scores import Scores
 from bspauc_spark.theta.scoring import one_thread
 from bspauc_spark.theta.worker import Worker
+
+logger = logging.getLogger("bspauc_spark")
 
 
 class BSPAUCClassifier(
@@ -96,12 +99,15 @@ class BSPAUCClassifier(
         start = time.perf_counter()
         staging_dir = optional(self, "stagingDir")
         here = staging_dir is None and not shares_disks(spark)
-        staged = stage(dataset, plan.columns(self), staging_dir, here)
+        staged = stage(dataset, plan.columns(self), staging_dir, here, self.getFolds(), plan.fold_seed(self))
         try:
             preflight.check_rows(staged.counts[POSITIVES] + staged.counts[NEGATIVES], placement)
             checkpoints = self._checkpoints(staged)
             shards = staged.shards
-            spec = plan.network(self, shards.num_features, shards.open, partial(plan.staged_median, shards))
+            if staged.folds < self.getFolds():
+                logger.warning("%s", plan.too_few_for_folds(self.getFolds(), staged.folds))
+            median = partial(plan.staged_median, shards)
+            spec = plan.network(self, shards.num_features, shards.open, median, staged.folds)
             preflight.check_memory(spec, shards.sparse, self.getBatchSize())
             about |= self._about(placement, staged)
             decay = plan.decay(self, staged.counts)

@@ -20,7 +20,7 @@ from pyspark.sql import types as st
 
 from bspauc_spark.errors import InvalidDataError, InvalidFeaturesError, PlacementError
 from bspauc_spark.results.summary import TrainingSummary
-from bspauc_spark.rows.arrow import checked_features
+from bspauc_spark.rows.arrow import CheckedFeatures, checked_features
 from bspauc_spark.rows.columns import (
     check_features,
     check_frame,
@@ -121,7 +121,7 @@ class BSPAUCModel(Model, BSPAUCModelParams, MLReadable["BSPAUCModel"], MLWritabl
             ),
         }
         wanted = {name: column for name, column in outputs.items() if name}
-        scores = self._scores(dataset)
+        scores = self._scores(dataset, Scorer.score_features)
 
         def rate(features: pa.Array) -> pa.Array:
             return _with_vectors(*scores(features))
@@ -134,15 +134,16 @@ class BSPAUCModel(Model, BSPAUCModelParams, MLReadable["BSPAUCModel"], MLWritabl
     def audit(self, dataset: DataFrame) -> DataFrame:
         """Add what the model thinks of each row's label.
 
-        ``score``: f(x). ``loss``: the row's weighted pair loss, l⁺ or l⁻. ``weight``: v or u, 0 for rows
-        that the last round would leave out. ``suspicion``: the probability that the label is wrong, calibrated
-        from the scores; order by it, descending, to see the rows worth a second look.
+        ``score``: f(x); with ``folds`` by the member that learned from no row with these features, which differs from
+        ``rawPrediction``, the score by all members. ``loss``: the row's weighted pair loss, l⁺ or l⁻. ``weight``: v or
+        u, 0 for rows that the last round would leave out. ``suspicion``: the probability that the label is wrong,
+        calibrated from the scores; order by it, descending, to see the rows worth a second look.
         """
         self._check(dataset, dict(zip(AUDIT_COLUMNS, AUDIT_COLUMNS, strict=True)))
         check_labels(dataset, self.getLabelCol())
         label = quoted(self.getLabelCol()).cast("double")
         is_positive = sf.when(~sf.isnan(label), label == self.getPositiveLabel())
-        scores = self._scores(dataset)
+        scores = self._scores(dataset, Scorer.judge_features)
 
         def judge(features: pa.Array, is_positive: pa.Array) -> pa.Array:
             return _with_audit(*scores(features), is_positive)
@@ -186,7 +187,9 @@ class BSPAUCModel(Model, BSPAUCModelParams, MLReadable["BSPAUCModel"], MLWritabl
         size = row_size(dataset, self.getFeaturesCol())
         return dataset.where(sf.coalesce(size, sf.lit(0)) >= -1)
 
-    def _scores(self, dataset: DataFrame) -> Callable[[pa.Array], tuple[Scorer, npt.NDArray[np.float32]]]:
+    def _scores(
+        self, dataset: DataFrame, score: Callable[[Scorer, CheckedFeatures], npt.NDArray[np.float32]]
+    ) -> Callable[[pa.Array], tuple[Scorer, npt.NDArray[np.float32]]]:
         """A function for Python workers, which hold the network from one batch to the next."""
         blobs, column = self.scorer.to_blobs(), self.getFeaturesCol()
         self._check_message(dataset, blobs)
@@ -200,7 +203,7 @@ class BSPAUCModel(Model, BSPAUCModelParams, MLReadable["BSPAUCModel"], MLWritabl
                     f"column {column!r} (featuresCol): {block.problem}; the model was fitted on "
                     f"{scorer.spec.num_features:,} finite features. Drop or mend such rows first."
                 )
-            return scorer, scorer.score_features(block)
+            return scorer, score(scorer, block)
 
         return scores
 

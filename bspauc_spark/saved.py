@@ -22,7 +22,9 @@ from bspauc_spark.selection.label_noise import LabelNoise
 from bspauc_spark.theta.networks import NetworkSpec
 from bspauc_spark.version import __version__
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+# Files of version 1 know of no folds.
+_FIRST_VERSION = 1
 JSON_NAME, WEIGHTS_NAME = "model.json", "model.safetensors"
 
 # A fit makes no θ of more than 2 GiB; the numbers of its features take no more.
@@ -94,7 +96,7 @@ def read_file(folder: Path, name: str, most: int = MOST_JSON_BYTES) -> bytes:
 
 _STORED = record(
     {
-        "formatVersion": whole(FORMAT_VERSION, FORMAT_VERSION),
+        "formatVersion": whole(_FIRST_VERSION, FORMAT_VERSION),
         "version": text(),
         "network": NetworkSpec.from_dict,
         "sparse": flag,
@@ -149,13 +151,14 @@ def _arrays(data: bytes, spec: NetworkSpec) -> dict[str, npt.NDArray[Any]]:
         arrays: dict[str, npt.NDArray[Any]] = safetensors.numpy.load(data)
     except (KeyError, ValueError, safetensors.SafetensorError) as error:
         raise MalformedError(f"not safetensors: {type(error).__name__}: {brief(str(error))}") from error
-    columns, points = arrays.get("theta.first.columns"), arrays.get("curves.scores")
+    prefixes = [f"theta.members.{number}." for number in range(spec.members)] or ["theta."]
+    columns, points = arrays.get(f"{prefixes[0]}first.columns"), arrays.get("curves.scores")
     wanted: dict[str, tuple[type, tuple[int, ...]]] = {
         f"theta.{name}": (np.float32, shape)
         for name, shape in spec.shapes(None if columns is None else columns.size).items()
     }
     if columns is not None and spec.kind != "kernel":
-        wanted["theta.first.columns"] = (np.int32, (columns.size,))
+        wanted |= {f"{prefix}first.columns": (np.int32, (columns.size,)) for prefix in prefixes}
     for name in ("scores", "positive", "negative"):
         wanted[f"curves.{name}"] = (np.float64, (0 if points is None else points.size,))
     for name, (dtype, shape) in wanted.items():
@@ -168,8 +171,9 @@ def _arrays(data: bytes, spec: NetworkSpec) -> dict[str, npt.NDArray[Any]]:
             raise MalformedError(f"{name} holds NaN or infinite values")
     for name in arrays.keys() - wanted.keys():
         raise MalformedError(f"{brief(name)} is no part of the network")
-    if columns is not None and not _rises(columns, 0, spec.num_features - 1):
-        raise MalformedError("theta.first.columns are not numbers of features in ascending order")
+    for name in wanted:
+        if name.endswith("first.columns") and not _rises(arrays[name], 0, spec.num_features - 1):
+            raise MalformedError(f"{name} are not numbers of features in ascending order")
     if points is None or points.size < 2 or not _rises(points):
         raise MalformedError("curves.scores do not rise")
     return arrays

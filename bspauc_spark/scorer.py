@@ -17,12 +17,14 @@ from bspauc_spark import saved
 from bspauc_spark.arrays import FloatArray, as_array, as_csr, finite_floats, is_sparse
 from bspauc_spark.errors import InvalidFeaturesError
 from bspauc_spark.rows.arrow import CheckedFeatures, DenseFeatures, SparseFeatures
-from bspauc_spark.rows.rows import Batch, SparseBatch
+from bspauc_spark.rows.rows import Batch, DenseRows, Rows, SparseBatch, SparseRows
 from bspauc_spark.rows.storage import on_disk
 from bspauc_spark.selection import Selection
 from bspauc_spark.selection.label_noise import LabelNoise
 from bspauc_spark.statistics import CountArray, OrderedScores, as_scores, negative_losses, positive_losses
 from bspauc_spark.statistics.binned import exact_on_bins
+from bspauc_spark.theta.honest import folds_of, honest_scores
+from bspauc_spark.theta.members import Members, build
 from bspauc_spark.theta.networks import NetworkSpec, ScoringNetwork
 from bspauc_spark.theta.scoring import score_chunks
 
@@ -109,14 +111,17 @@ class Scorer:
     @cached_property
     def network(self) -> ScoringNetwork:
         """The network with its weights, ready to score."""
-        columns = self.weights.get("first.columns")
-        network = self.spec.build(columns=None if columns is None else torch.from_numpy(np.array(columns)))
+        columns = self.weights.get(f"{'members.0.' if self.spec.members else ''}first.columns")
+        network = build(self.spec, columns=None if columns is None else torch.from_numpy(np.array(columns)))
         network.load_state_dict({name: torch.from_numpy(np.array(w)) for name, w in self.weights.items()})
         return network.eval()
 
     def score(self, rows: Batch) -> npt.NDArray[np.float32]:
         """Scores of any number of rows, in chunks of the size that training used."""
-        scores = score_chunks(self.network, len(rows), partial(_slice, rows))
+        return self._finite(score_chunks(self.network, len(rows), partial(_slice, rows)))
+
+    @staticmethod
+    def _finite(scores: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         bad = len(scores) - int(np.isfinite(scores).sum())
         if bad:
             raise InvalidFeaturesError(
@@ -131,6 +136,19 @@ class Scorer:
             return self.score(_sparse_batch(block.columns, block.values, block.pointers))
         assert isinstance(block, DenseFeatures)
         return self.score(torch.from_numpy(block.matrix))
+
+    def judge_features(self, block: CheckedFeatures) -> npt.NDArray[np.float32]:
+        """Honest scores of the rows of an Arrow batch: of each row by the member that learned from none like it."""
+        network = self.network
+        if not isinstance(network, Members):
+            return self.score_features(block)
+        if isinstance(block, SparseFeatures):
+            part = (block.pointers.astype(np.int64), block.columns, block.values)
+            rows: Rows = SparseRows([part], self.spec.num_features)
+        else:
+            assert isinstance(block, DenseFeatures)
+            rows = DenseRows([block.matrix], self.spec.num_features)
+        return self._finite(honest_scores(network, rows, folds_of(rows, self.spec.members, self.spec.fold_seed)))
 
     def score_numpy(self, features: Any) -> npt.NDArray[np.float32]:
         """Scores of a 2-d array or a scipy CSR matrix."""

@@ -137,7 +137,7 @@ def answer(worker: Worker, command: Message) -> Message:
             worker.load(command.group("state"))
         elif command.word == "train":
             report = worker.train(Selection.from_dict(command.values["selection"]), command.values["rate"])
-            values = {"pair_sum": report.pair_sum}
+            values = {"pair_sum": report.pair_sum, "learned": report.learned}
     except DivergedError as error:
         word, values = "diverged", {"error": str(error)}
     arrays = dict[str, Any]()

@@ -77,7 +77,8 @@ class DistributedWorkers:
         reply = self._ask(Message("train", {"selection": selection.to_dict(objective=False), "rate": rate}))
         _raise_if_diverged(reply)
         self._before = before
-        return BlockReport(reply.values["pair_sum"], reply.values["penalty"])
+        learned = reply.values["learned"]
+        return BlockReport(reply.values["pair_sum"], reply.values["penalty"], learned and (learned[0], learned[1]))
 
     def undo(self) -> None:
         """Take the last θ block back; draws go on."""

@@ -52,11 +52,10 @@ class Guard:
         """
         started = time.perf_counter()
         unchanged, doubt = self._unchanged(selection)
-        start = _start_of_growth(self._history, unchanged.mean_before)
         ended_well = False
         for factor in _FACTORS:
             try:
-                block = self._try(selection, rate * factor, unchanged, start)
+                block = self._try(selection, rate * factor, unchanged)
             except DivergedError as error:
                 if factor == _FACTORS[-1] and not ended_well:
                     raise
@@ -66,6 +65,7 @@ class Guard:
             if not self._ensure_descent or block.mean_after <= block.mean_before + doubt:
                 return block.timed(started)
             self._workers.undo()
+            unchanged = replace(block, after=block.as_before(), rate=0.0)
         return unchanged.timed(started)
 
     def _unchanged(self, selection: Selection) -> tuple[Block, float]:
@@ -78,11 +78,11 @@ class Guard:
         now = BlockReport(pair_sum(pos, neg, *kept), self._workers.penalty())
         return Block(now, now, pairs, self._tau), doubt
 
-    def _try(self, selection: Selection, rate: float, unchanged: Block, start: float) -> Block:
-        """One θ block; taken back if the blocks so far have raised the mean loss too far above its ``start``."""
+    def _try(self, selection: Selection, rate: float, unchanged: Block) -> Block:
+        """One θ block; taken back if the blocks so far have raised the mean loss too far above where it started."""
         block = replace(unchanged, after=self._workers.train(selection, rate), rate=rate)
         try:
-            refuse_explosion(start, block.mean_after)
+            refuse_explosion(_start_of_growth(self._history, block.mean_before), block.mean_after)
         except DivergedError:
             self._workers.undo()
             raise

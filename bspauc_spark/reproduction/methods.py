@@ -66,7 +66,8 @@ def fit_arrays(estimator: BSPAUCClassifier, x: Matrix, y: BoolArray, held: BoolA
     rows = {kind: as_rows(x[chosen]) for kind, chosen in kinds.items()}
     with one_thread():
         settings = plan.settings(estimator, plan.decay(estimator, {kind: len(some) for kind, some in rows.items()}))
-        worker = Worker(rows, plan.network(estimator, x.shape[1], lambda: rows), settings)
+        spec = plan.network(estimator, x.shape[1], lambda: rows, members=plan.folds(estimator, rows))
+        worker = Worker(rows, spec, settings)
         outcome = algorithm.fit(worker, plan.pace(estimator), estimator.getRounds(), tau=0.0)
     return ArrayFit(worker, outcome)
 

@@ -33,15 +33,21 @@ class Block:
     @property
     def mean_before(self) -> float:
         """What the block minimises, at the old θ."""
-        return self._mean(self.before)
+        return self._mean(self.before, self.after.learned and self.after.learned[0])
 
     @property
     def mean_after(self) -> float:
         """What the block minimises, at the new θ."""
-        return self._mean(self.after)
+        return self._mean(self.after, self.after.learned and self.after.learned[1])
 
-    def _mean(self, at: BlockReport) -> float:
-        return at.pair_sum / self.pairs + self.tau * at.penalty
+    def _mean(self, at: BlockReport, learned: float | None) -> float:
+        return (at.pair_sum / self.pairs if learned is None else learned) + self.tau * at.penalty
+
+    def as_before(self) -> BlockReport:
+        """What is so where the old θ stays."""
+        if self.after.learned is None:
+            return self.before
+        return replace(self.before, learned=(self.after.learned[0],) * 2)
 
     def timed(self, started: float) -> Block:
         """The block, which ends now."""

@@ -156,3 +156,16 @@ def _floats(values: pa.Array) -> Float32Array:
     with np.errstate(over="ignore"):
         floats: Float32Array = values.to_numpy(zero_copy_only=False).astype(np.float32, copy=False)
     return floats
+
+
+def dense_part(batch: pa.RecordBatch, num_features: int) -> Float32Array:
+    """The rows of a shard's batch as a matrix, without copying them."""
+    flat: Float32Array = batch.column("features").flatten().to_numpy(zero_copy_only=True)
+    return flat.reshape(-1, num_features)
+
+
+def sparse_part(batch: pa.RecordBatch) -> tuple[IntArray, npt.NDArray[np.int32], Float32Array]:
+    """The rows of a shard's batch as row pointers, columns and values, without copying the latter two."""
+    indices, values = batch.column("indices"), batch.column("values")
+    pointers = indices.offsets.to_numpy().astype(np.int64)
+    return pointers, indices.values.to_numpy(zero_copy_only=True), values.values.to_numpy(zero_copy_only=True)

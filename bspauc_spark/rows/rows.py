@@ -29,6 +29,11 @@ class SparseBatch:
     def __len__(self) -> int:
         return len(self.offsets)
 
+    def owners(self) -> Tensor:
+        """The row of each value."""
+        ends = torch.cat([self.offsets[1:], self.offsets.new_tensor([len(self.indices)])])
+        return torch.repeat_interleave(torch.arange(len(self), device=ends.device), ends - self.offsets)
+
 
 Batch: TypeAlias = Tensor | SparseBatch
 

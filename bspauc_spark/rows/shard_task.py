@@ -17,11 +17,13 @@ import pyarrow as pa
 from bspauc_spark.arrays import IntArray
 from bspauc_spark.errors import StagingError, reason
 from bspauc_spark.rows.arrow import checked_features
-from bspauc_spark.rows.kinds import KINDS, ShardFile
+from bspauc_spark.rows.folds import added, rows_in_folds
+from bspauc_spark.rows.kinds import KINDS, NEGATIVES, POSITIVES, ShardFile
 from bspauc_spark.rows.storage import folder
 
 # A task writes a shard when so many bytes of a kind wait for it; it holds no more than this in memory for each kind.
 SHARD_BYTES = 64 << 20
+_TRAINING = (POSITIVES, NEGATIVES)
 # So many copies of a row are written one by one, as if they were rows; more of them wait for others of the same row.
 FEW_COPIES = 16
 
@@ -34,6 +36,8 @@ class ShardTask:
     positive_label: float
     num_features: int
     sparse: bool
+    folds: int = 0
+    fold_seed: int = 0
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyspark
@@ -44,6 +48,7 @@ class ShardTask:
         prefix = f"{partition:05d}-{uuid.uuid4().hex}"
         writers = {kind: ShardWriter(self, kind, prefix) for kind in KINDS}
         problems = dict.fromkeys(("label", "null", "size", "value", "index", "validation"), 0)
+        in_folds = {kind: [[0] * folds for folds in range(2, self.folds + 1)] for kind in _TRAINING}
         sizes: set[int] = set()
         labels: set[float] = set()
         rows = 0
@@ -80,7 +85,12 @@ class ShardTask:
                 strict=True,
             ):
                 index = np.flatnonzero(good & chosen)
-                writers[kind].add(block.arrow(index), copies[index], hashes[index])
+                chosen_rows = block.arrow(index)
+                writers[kind].add(chosen_rows, copies[index], hashes[index])
+                if self.folds and kind in in_folds:
+                    shape = self.num_features, self.sparse
+                    found = rows_in_folds(chosen_rows, *shape, self.folds, self.fold_seed, copies[index])
+                    in_folds[kind] = added(in_folds[kind], found)
         report: dict[str, Any] = {
             "rows": rows,
             "sizes": sorted(sizes)[:10],
@@ -88,6 +98,7 @@ class ShardTask:
             "problems": problems,
             "files": {kind: writer.close() for kind, writer in writers.items()},
             "hashes": {kind: writer.hashes for kind, writer in writers.items()},
+            "folds": in_folds,
         }
         yield pa.RecordBatch.from_pydict({"report": [json.dumps(report)]})
 

@@ -9,12 +9,12 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from bspauc_spark import liveness
-from bspauc_spark.arrays import Float32Array, IntArray
+from bspauc_spark.arrays import IntArray
 from bspauc_spark.errors import StagingError, reason
+from bspauc_spark.rows.arrow import dense_part, sparse_part
 from bspauc_spark.rows.kinds import ShardFile
 from bspauc_spark.rows.rows import Batch, DenseRows, Rows, SparseRows, concat
 from bspauc_spark.rows.storage import folder
@@ -81,9 +81,9 @@ class Shards:
             raise StagingError(f"staged rows in {source} cannot be read: {reason(error)}. Fit again.") from error
         batches = [batch for file in needed for batch in mapped[file]]
         if self.sparse:
-            rows: Rows = SparseRows([_sparse_part(batch) for batch in batches], self.num_features)
+            rows: Rows = SparseRows([sparse_part(batch) for batch in batches], self.num_features)
         else:
-            rows = DenseRows([_dense_part(batch, self.num_features) for batch in batches], self.num_features)
+            rows = DenseRows([dense_part(batch, self.num_features) for batch in batches], self.num_features)
         return rows.window(start - before, stop - before) if needed else rows
 
 
@@ -99,14 +99,3 @@ def _mapped_batches(directory: Path, file: ShardFile) -> list[pa.RecordBatch]:
         source.seek(0)
         reader = pa.ipc.open_file(source)
         return [reader.get_batch(i) for i in range(reader.num_record_batches)]
-
-
-def _dense_part(batch: pa.RecordBatch, num_features: int) -> Float32Array:
-    flat: Float32Array = batch.column("features").flatten().to_numpy(zero_copy_only=True)
-    return flat.reshape(-1, num_features)
-
-
-def _sparse_part(batch: pa.RecordBatch) -> tuple[IntArray, npt.NDArray[np.int32], Float32Array]:
-    indices, values = batch.column("indices"), batch.column("values")
-    pointers = indices.offsets.to_numpy().astype(np.int64)
-    return pointers, indices.values.to_numpy(zero_copy_only=True), values.values.to_numpy(zero_copy_only=True)

@@ -36,6 +36,7 @@ from bspauc_spark.rows.columns import (
     width_of,
 )
 from bspauc_spark.rows.copies import counted, has_frequent_rows
+from bspauc_spark.rows.folds import FoldCounts, added, most_folds
 from bspauc_spark.rows.kinds import KINDS, NEGATIVES, POSITIVES, VALIDATION_NEGATIVES, VALIDATION_POSITIVES, ShardFile
 from bspauc_spark.rows.shard_task import ShardTask
 from bspauc_spark.rows.shards import Shards
@@ -67,6 +68,8 @@ class StagedData:
     positive_label: float
     fingerprint: str
     """Of the rows: the same whatever their order and partitioning."""
+    folds: int = 0
+    """How many folds of those that are wanted the rows allow."""
 
     @property
     def negative_label(self) -> float:
@@ -85,7 +88,14 @@ class StagedData:
         folder(self.shards.directory).remove()
 
 
-def stage(dataset: DataFrame, columns: Columns, staging_dir: str | None, here: bool = False) -> StagedData:
+def stage(
+    dataset: DataFrame,
+    columns: Columns,
+    staging_dir: str | None,
+    here: bool = False,
+    folds: int = 0,
+    fold_seed: int = 0,
+) -> StagedData:
     """Write ``dataset`` as shards into a new folder under ``staging_dir`` (unset: the system's temporary folder).
 
     With ``here`` this process fetches the rows and writes them itself, because Spark's tasks do not see its folders.
@@ -98,7 +108,7 @@ def stage(dataset: DataFrame, columns: Columns, staging_dir: str | None, here: b
         _refuse_many(dataset, columns.features, num_features, sparse)
     directory = _new_directory(staging_dir)
     try:
-        task = ShardTask(directory.location, columns.positive_label, num_features, sparse)
+        task = ShardTask(directory.location, columns.positive_label, num_features, sparse, folds, fold_seed)
         with _ours_for_sparks(columns.features):
             found = _write_shards(_in_order_of_hashes(dataset, columns, sparse, here), task, here)
         _raise_if_invalid(found, columns, num_features)
@@ -106,7 +116,8 @@ def stage(dataset: DataFrame, columns: Columns, staging_dir: str | None, here: b
         counts = {kind: sum(file.rows for file in files[kind]) for kind in KINDS}
         labels = tuple(sorted(found.labels))
         shards = Shards(directory.location, files, num_features, sparse)
-        return StagedData(shards, counts, labels, columns.positive_label, found.fingerprint())
+        most = most_folds(folds, found.folds) if folds else 0
+        return StagedData(shards, counts, labels, columns.positive_label, found.fingerprint(), most)
     except BaseException:
         directory.remove()
         raise
@@ -153,6 +164,7 @@ class _Found:
     labels: set[float]
     rows: int = 0
     hashes: dict[str, int] = field(default_factory=dict)
+    folds: dict[str, FoldCounts] = field(default_factory=dict)
 
     def fingerprint(self) -> str:
         """A digest of the sums of all hashes. It does not depend on the order of the rows."""
@@ -206,6 +218,8 @@ def _write_shards(rows: DataFrame, task: ShardTask, here: bool) -> _Found:
         found.labels.update(report["labels"])
         for problem, count in report["problems"].items():
             found.problems[problem] = found.problems.get(problem, 0) + count
+        for kind, counts in report["folds"].items():
+            found.folds[kind] = added(*(one for one in (found.folds.get(kind), counts) if one is not None))
         for kind, files in report["files"].items():
             found.files.setdefault(kind, []).extend(ShardFile(*file) for file in files)
             found.hashes[kind] = found.hashes.get(kind, 0) + report["hashes"][kind]

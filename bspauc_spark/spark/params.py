@@ -29,7 +29,7 @@ from bspauc_spark.spark.converters import (
     location,
     number,
 )
-from bspauc_spark.theta.networks import MOST_LAYERS
+from bspauc_spark.theta.networks import MOST_FOLDS, MOST_LAYERS
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -135,6 +135,14 @@ class BSPAUCParams(BSPAUCModelParams, HasValidationIndicatorCol, HasSeed):
         default=0,
     )
 
+    folds = integer(
+        "number of folds of cross-fitting: θ is so many members, each learns from the rows outside its own fold, and "
+        "every row is judged by the member that did not learn from it; 0: one network, which judges the rows that it "
+        "learned from, as in the paper",
+        0,
+        MOST_FOLDS,
+        default=0,
+    )
     selfPaced = flag(
         "True: each round trains on the rows that it selects; False: every round trains on all rows (this is the "
         "paper's DSAM, and TSAM with the kernel)",
@@ -284,6 +292,8 @@ def check_together(params: BSPAUCParams) -> None:
     """Refuse Params that contradict each other, before anything long starts."""
     if params.getOrDefault("selfPaced"):
         _check_pace(params)
+    if params.getOrDefault("folds") == 1:
+        raise InvalidParamError("folds is 1, and a single fold leaves no rows to learn from. Set 0, or 2 or more.")
     if params.getOrDefault("patience") and not params.isDefined("validationIndicatorCol"):
         raise InvalidParamError(
             f"patience {params.getOrDefault('patience')} needs validation rows, and validationIndicatorCol is not set. "

@@ -7,12 +7,14 @@ from typing import TypeVar
 
 from bspauc_spark.cluster import preflight
 from bspauc_spark.rows.columns import Columns
+from bspauc_spark.rows.folds import FEWEST_ROWS, counted, most_folds
 from bspauc_spark.rows.kinds import NEGATIVES, POSITIVES
 from bspauc_spark.rows.rows import Rows
 from bspauc_spark.rows.shards import Shards
 from bspauc_spark.selection.pace import AutomaticPace, EveryRow, ExplicitPace, FractionPace, Pace
 from bspauc_spark.spark.accessors import Accessors
 from bspauc_spark.spark.params import optional
+from bspauc_spark.theta.honest import keys_of_rows
 from bspauc_spark.theta.median import even_sample, median_distance, median_width
 from bspauc_spark.theta.networks import NetworkSpec
 from bspauc_spark.theta.optimizers import TrainingSettings
@@ -40,19 +42,21 @@ def network(
     num_features: int,
     rows: Callable[[], Mapping[str, Rows]],
     median: Callable[[], float] | None = None,
+    members: int = 0,
 ) -> NetworkSpec:
     """What is to be learned; ``rows`` gives the rows, ``median`` their median distance if it can do without all."""
     kind = params.getNetwork()
     if kind != "kernel":
         layers = tuple(params.getHiddenLayers()) if kind == "mlp" else ()
         preflight.check_weights(num_features, layers, rows)
-        return NetworkSpec(kind, num_features, layers)
+        return NetworkSpec(kind, num_features, layers, members=members, fold_seed=fold_seed(params) if members else 0)
     count, width = params.getNumRandomFeatures(), params.getKernelWidth()
     preflight.check_frequencies(num_features, count)
     if isinstance(width, str):
         width = median_width(_training(rows())) if median is None else median()
     # RandomState takes 32 bits.
-    return NetworkSpec(kind, num_features, (), count, width, params.getSeed() % 2**32)
+    kernel_seed, seed = params.getSeed() % 2**32, fold_seed(params) if members else 0
+    return NetworkSpec(kind, num_features, (), count, width, kernel_seed, members, seed)
 
 
 def staged_median(shards: Shards) -> float:
@@ -64,6 +68,25 @@ def staged_median(shards: Shards) -> float:
 
 def _training(by_kind: Mapping[str, T]) -> dict[str, T]:
     return {kind: one for kind, one in by_kind.items() if kind in (POSITIVES, NEGATIVES)}
+
+
+def folds(params: Accessors, rows: Mapping[str, Rows]) -> int:
+    """How many folds these rows allow, of those that ``folds`` wants."""
+    wanted, seed = params.getFolds(), fold_seed(params)
+    if not wanted:
+        return 0
+    return most_folds(wanted, {kind: counted(keys_of_rows(one, seed), wanted) for kind, one in _training(rows).items()})
+
+
+def fold_seed(params: Accessors) -> int:
+    """The seed of the hash that puts rows into folds."""
+    return params.getSeed() % 2**64
+
+
+def too_few_for_folds(wanted: int, found: int) -> str:
+    """Why a fit has fewer folds than it was asked for."""
+    instead = f"{found} folds" if found else "no folds, so that rows are judged by the network that learned from them"
+    return f"not each of {wanted} folds would have {FEWEST_ROWS} different rows of both classes: the fit has {instead}."
 
 
 def decay(params: Accessors, counts: Mapping[str, int]) -> float:

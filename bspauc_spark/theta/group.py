@@ -17,7 +17,7 @@ from torch import Tensor
 from bspauc_spark.arrays import IntArray
 from bspauc_spark.rows.rows import SparseBatch
 from bspauc_spark.theta import cuda
-from bspauc_spark.theta.networks import sums
+from bspauc_spark.theta.first_layer import sums
 
 AnyArray: TypeAlias = npt.NDArray[Any]
 
@@ -40,7 +40,7 @@ class Group(Protocol):
         """The number ``own`` of every rank."""
 
     def join(self, own: Tensor, places: Tensor, length: int) -> Tensor:
-        """One vector from all ranks: each rank puts ``own`` at its ``places``, which no other rank fills."""
+        """Values or rows from all ranks: each rank puts ``own`` at its ``places``, which no other rank fills."""
 
     def sum_gradients(self, parameters: Sequence[Tensor]) -> None:
         """Replace each gradient by its sum over the ranks. A rank without a gradient adds nothing."""
@@ -126,8 +126,8 @@ class TorchGroup:
         return counts.numpy()
 
     def join(self, own: Tensor, places: Tensor, length: int) -> Tensor:
-        """One vector from all ranks. At each place all ranks but one add a zero, so the sum is exact."""
-        joined = own.new_zeros(length)
+        """Values or rows from all ranks. At each place all ranks but one add a zero, so the sum is exact."""
+        joined = own.new_zeros(length, *own.shape[1:])
         joined[places] = own
         with _peers():
             dist.all_reduce(joined)

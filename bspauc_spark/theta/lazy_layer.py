@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bspauc_spark.rows.rows import SparseBatch
-from bspauc_spark.theta.networks import FirstLayer, sums
+from bspauc_spark.theta.first_layer import FirstLayer, sums
 
 _BETAS = (0.9, 0.999)
 # Logarithms. Products must stay well above the smallest float64, and the terms of a sum within its precision.
@@ -83,22 +83,24 @@ class LazyLayer:
 
     @staticmethod
     @torch.no_grad()
-    def gradient(batch: SparseBatch) -> tuple[Tensor, Tensor]:
+    def gradient(batch: SparseBatch, learned: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The rows of the table that a batch named, in ascending order, and their gradient.
 
-        For a batch ``X`` the gradient is ``Xᵀ`` times the gradient of the product: sums over the rows of ``Xᵀ``.
+        For a batch ``X`` the gradient is ``Xᵀ`` times the gradient of the product: sums over the rows of ``Xᵀ``. Rows
+        of the batch that are not ``learned`` from name nothing.
         """
         assert batch.product is not None
         due = batch.product.grad
-        if due is None or not len(batch.indices):
-            return batch.indices[:0], torch.zeros(0, batch.product.shape[1], device=batch.indices.device)
-        names, order = torch.sort(batch.indices, stable=True)
+        indices, values, owners = batch.indices, batch.values, batch.owners()
+        if learned is not None:
+            some = learned.index_select(0, owners)
+            indices, values, owners = indices[some], values[some], owners[some]
+        if due is None or not len(indices):
+            return indices[:0], torch.zeros(0, batch.product.shape[1], device=indices.device)
+        names, order = torch.sort(indices, stable=True)
         named, counts = torch.unique_consecutive(names, return_counts=True)
-        ends = torch.cat([batch.offsets[1:], batch.offsets.new_tensor([len(names)])])
-        owners = torch.repeat_interleave(torch.arange(len(batch), device=names.device), ends - batch.offsets)
-        transposed = SparseBatch(
-            owners.index_select(0, order), batch.values.index_select(0, order), counts.cumsum(0) - counts
-        )
+        starts = counts.cumsum(0) - counts
+        transposed = SparseBatch(owners.index_select(0, order), values.index_select(0, order), starts)
         return named, sums(transposed, due)
 
     @torch.no_grad()

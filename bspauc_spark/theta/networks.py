@@ -6,7 +6,7 @@ import functools
 import threading
 import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -17,13 +17,12 @@ from torch import Tensor, nn
 from bspauc_spark.errors import MalformedError
 from bspauc_spark.rows.rows import Batch, SparseBatch
 from bspauc_spark.schema import many, real, record, text, whole
+from bspauc_spark.theta.first_layer import FirstLayer, affine, sums
 
 MOST_LAYERS = 1000
-_SAFE_COLUMNS = 16
+MOST_FOLDS = 64
 MOST_FREQUENCY_BYTES = 2 << 30
 """The largest table of a kernel's frequencies."""
-# At most so many features get an entry in a lookup table: a file may claim any number of features.
-_MOST_PLACES, _MOST_PLACES_PER_COLUMN = 1 << 24, 64
 
 
 @dataclass(frozen=True)
@@ -36,15 +35,26 @@ class NetworkSpec:
     random_features: int = 0
     kernel_width: float = 1.0
     kernel_seed: int = 0
+    members: int = 0
+    """How many networks of this kind θ has, each with a fold of its own; 0: one network, without folds."""
+    fold_seed: int = 0
+
+    def member(self) -> NetworkSpec:
+        """Of one of the members."""
+        return replace(self, members=0, fold_seed=0)
 
     def build(self, generator: torch.Generator | None = None, columns: Tensor | None = None) -> ScoringNetwork:
-        """The network, with initial weights from ``generator``; with ``columns``, for these features only."""
+        """One network, with initial weights from ``generator``; with ``columns``, for these features only."""
         if self.kind == "kernel":
             return KernelNetwork(self)
         return LayeredNetwork(self, generator, columns)
 
     def shapes(self, columns: int | None = None) -> dict[str, tuple[int, ...]]:
         """The shape of each part of θ, without building the network. ``columns``: how many features have weights."""
+        if self.members:
+            own = self.member().shapes(columns).items()
+            every = {f"members.{k}.{name}": shape for k in range(self.members) for name, shape in own}
+            return {**every, "scale": (self.members,), "shift": (self.members,)}
         if self.kind == "kernel":
             return {"alpha": (2 * self.random_features, 1)}
         widths = self.widths
@@ -79,80 +89,10 @@ _STORED = record(
         "random_features": whole(0, 2**31 - 1),
         "kernel_width": real(above=0.0),
         "kernel_seed": whole(0, 2**32 - 1),
-    }
+    },
+    # The first files did not say it.
+    optional={"members": whole(0, MOST_FOLDS), "fold_seed": whole(0, 2**64 - 1)},
 )
-
-
-def _affine(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """``x W + b``, with the same last bits wherever a row stands in its chunk.
-
-    With 2 to 11 columns the order in which MKL sums depends on the place of the row. 16 columns, filled with zeros, are
-    safe.
-    """
-    width = weight.shape[1]
-    if not 1 < width < _SAFE_COLUMNS:
-        return torch.addmm(bias, rows, weight)
-    missing = (0, _SAFE_COLUMNS - width)
-    return torch.addmm(nn.functional.pad(bias, missing), rows, nn.functional.pad(weight, missing))[:, :width]
-
-
-def sums(rows: SparseBatch, table: Tensor) -> Tensor:
-    """``x T`` for each row ``x``: the sum of the rows of ``table`` that ``x`` names, times its values."""
-    return nn.functional.embedding_bag(rows.indices, table, rows.offsets, mode="sum", per_sample_weights=rows.values)
-
-
-class FirstLayer(nn.Module):
-    """``x W + b`` for dense and sparse ``x``. Sparse rows read only those rows of ``W`` whose features they have.
-
-    With ``columns``, in ascending order, ``W`` has a row for each of these features, and other features are ignored:
-    most of ten million hashed features occur in no row.
-    """
-
-    columns: Tensor | None
-
-    def __init__(self, num_features: int, width: int, columns: Tensor | None = None) -> None:
-        super().__init__()
-        self.num_features = num_features
-        self.weight = nn.Parameter(torch.empty(num_features if columns is None else len(columns), width))
-        self.bias = nn.Parameter(torch.zeros(width))
-        self.register_buffer("columns", columns)
-        self._positions: Tensor | None = None
-
-    def forward(self, rows: Batch) -> Tensor:
-        """``x W + b`` for each of ``rows``."""
-        if isinstance(rows, SparseBatch):
-            product = rows.product
-            if product is None:
-                product = sums(self.named(rows), self.weight)
-            return product + self.bias
-        if self.columns is not None:
-            rows = rows[:, self.columns]
-        return _affine(rows, self.weight, self.bias)
-
-    def whole(self) -> Tensor:
-        """``W`` with a row for every feature."""
-        if self.columns is None:
-            return self.weight
-        return self.weight.new_zeros(self.num_features, self.weight.shape[1]).index_copy(
-            0, self.columns.long(), self.weight
-        )
-
-    def named(self, rows: SparseBatch) -> SparseBatch:
-        """The same rows, with each feature's number replaced by the number of its row in ``W``."""
-        if self.columns is None:
-            return rows
-        if self.num_features > max(_MOST_PLACES, _MOST_PLACES_PER_COLUMN * len(self.columns)):
-            found = torch.searchsorted(self.columns, rows.indices, out_int32=True).clamp_max_(len(self.columns) - 1)
-            known = self.columns.index_select(0, found) == rows.indices
-            return SparseBatch(found, rows.values * known, rows.offsets)
-        if self._positions is None or self._positions.device != self.columns.device:
-            # A table of four bytes for each feature; to search in the columns would take ten times as long.
-            table = torch.full((self.num_features,), -1, dtype=torch.int32, device=self.columns.device)
-            table[self.columns] = torch.arange(len(self.columns), dtype=torch.int32, device=self.columns.device)
-            self._positions = table
-        positions = self._positions.index_select(0, rows.indices)
-        known = positions >= 0
-        return SparseBatch(positions.clamp_min_(0), rows.values * known, rows.offsets)
 
 
 class ScoringNetwork(nn.Module):
@@ -204,27 +144,28 @@ class LayeredNetwork(ScoringNetwork):
         for parameter, fan_in in (
             (self.first.weight, self.spec.num_features),
             (self.first.bias, self.spec.num_features),
-            *((p, layer.in_features) for layer in self._linears() for p in (layer.weight, layer.bias)),
+            *((p, layer.in_features) for layer in self.linears() for p in (layer.weight, layer.bias)),
         ):
             bound = max(1, fan_in) ** -0.5
             nn.init.uniform_(parameter, -bound, bound, generator=generator)
 
-    def _linears(self) -> list[nn.Linear]:
+    def linears(self) -> list[nn.Linear]:
+        """The layers after the first."""
         return [layer for layer in self.rest if isinstance(layer, nn.Linear)]
 
     def forward(self, rows: Batch) -> Tensor:
         """Scores of ``rows``, one number each."""
         hidden: Tensor = self.first(rows)
-        for layer in self._linears():
-            hidden = _affine(hidden.relu_(), layer.weight.T, layer.bias)
+        for layer in self.linears():
+            hidden = affine(hidden.relu_(), layer.weight.T, layer.bias)
         return hidden[:, 0]
 
     def to_sequential(self) -> nn.Sequential:
         """The same function as plain torch layers, for dense input, with copied weights."""
         layers: list[nn.Module] = [nn.Linear(self.spec.num_features, self.first.weight.shape[1])]
-        weights = [self.first.whole().T, *(layer.weight for layer in self._linears())]
-        biases = [self.first.bias, *(layer.bias for layer in self._linears())]
-        for layer in self._linears():
+        weights = [self.first.whole().T, *(layer.weight for layer in self.linears())]
+        biases = [self.first.bias, *(layer.bias for layer in self.linears())]
+        for layer in self.linears():
             layers += [nn.ReLU(), nn.Linear(layer.in_features, layer.out_features)]
         linears = [layer for layer in layers if isinstance(layer, nn.Linear)]
         with torch.no_grad():

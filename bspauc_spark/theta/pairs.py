@@ -59,6 +59,19 @@ def _prefix(values: Tensor) -> Tensor:
     return torch.cat([values.new_zeros(1), torch.cumsum(values, 0)])
 
 
+def member_losses(pairing: str, positive: Tensor, negative: Tensor, v: Tensor, u: Tensor) -> Tensor:
+    """The mean loss of each member, whose scores and weights are the columns, over the pairs that it learns from."""
+    count = positive.shape[1]
+    columns = (part.T.contiguous() for part in (positive, negative, v, u))
+    losses = torch.stack([PAIRINGS[pairing](*one) for one in zip(*columns, strict=True)])
+    if count == 1:
+        return losses
+    v, u = (v > 0).float(), (u > 0).float()
+    # Of all pairs of the batch, the share that a member learns from.
+    share = (v * u).mean(dim=0) if pairing == "matched" else v.mean(dim=0) * u.mean(dim=0)
+    return losses / share.clamp_min(1e-12)
+
+
 def refuse_explosion(start: float, end: float) -> None:
     """Raise ``DivergedError`` if training raised the mean pair loss from ``start`` to a far larger ``end``."""
     if not end <= EXPLOSION * max(1.0, start):

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from bspauc_spark import liveness
+from bspauc_spark.arrays import IntArray
 from bspauc_spark.rows.kinds import CHUNK_ROWS
 from bspauc_spark.rows.rows import Batch, DenseRows, Rows, pad, to_device
 from bspauc_spark.theta.networks import ScoringNetwork
@@ -101,9 +102,13 @@ def score_chunks(
     return scores
 
 
-def score_rows(network: ScoringNetwork, rows: Rows, threads: int = 1) -> npt.NDArray[np.float32]:
-    """Scores of all ``rows``."""
+def score_rows(
+    network: ScoringNetwork, rows: Rows, threads: int = 1, index: IntArray | None = None
+) -> npt.NDArray[np.float32]:
+    """Scores of all ``rows``, or of those at ``index``."""
     if isinstance(rows, DenseRows):
         # Every thread holds a chunk, whose rows may be wide.
         threads = max(1, min(threads, _MOST_CHUNK_BYTES // (4 * CHUNK_ROWS * rows.num_features)))
-    return score_chunks(network, len(rows), rows.between, threads)
+    if index is None:
+        return score_chunks(network, len(rows), rows.between, threads)
+    return score_chunks(network, len(index), lambda start, stop: rows.take(index[start:stop]), threads)

@@ -14,6 +14,7 @@ from torch import Tensor
 from bspauc_spark.rows.rows import Batch, SparseBatch
 from bspauc_spark.theta.group import Group
 from bspauc_spark.theta.lazy_layer import LazyLayer
+from bspauc_spark.theta.members import Members, build
 from bspauc_spark.theta.networks import LayeredNetwork, NetworkSpec, ScoringNetwork
 from bspauc_spark.theta.optimizers import TrainingSettings, adam_epsilon, make_optimizer, move_average
 
@@ -26,36 +27,52 @@ class Theta:
 
     def __init__(self, spec: NetworkSpec, settings: TrainingSettings, columns: Tensor | None, seed: int) -> None:
         self._settings = settings
-        self.network = spec.build(torch.Generator().manual_seed(seed), columns)
+        self.network = build(spec, torch.Generator().manual_seed(seed), columns)
         self.network.to(torch.device(settings.device))
         self.average = copy.deepcopy(self.network) if settings.averaging > 0 else self.network
-        self.lazy = self._lazy_layer() if columns is not None else None
+        self.lazy = self._lazy_layers() if columns is not None else {}
         self.parameters, self._averages = (self._moved(network) for network in (self.network, self.average))
         self.optimizer = make_optimizer(self.parameters, spec, settings)
         self.steps_done = 0
+
+    @property
+    def columns(self) -> int:
+        """How many scores a row has: one of each member, or a single one."""
+        return max(1, self.network.spec.members)
 
     def begin(self, rate: float, steps: int) -> None:
         """Prepare ``steps`` steps at ``rate`` times the learning rate."""
         for group in self.optimizer.param_groups:
             group["lr"] = self._settings.learning_rate * rate
-        if self.lazy is not None:
-            self.lazy.begin(self._settings.learning_rate * rate, steps, self.steps_done)
+        for lazy in self.lazy.values():
+            lazy.begin(self._settings.learning_rate * rate, steps, self.steps_done)
 
-    def look_up(self, batch: Batch) -> Batch:
-        """The batch in the form that the network takes."""
-        if self.lazy is None:
-            return batch
+    def look_up(self, batch: Batch) -> list[Batch]:
+        """The batch in the form that each network takes."""
+        if not self.lazy:
+            return [batch]
         assert isinstance(batch, SparseBatch)
-        return self.lazy.multiply(batch)
+        return [lazy.multiply(batch) for lazy in self.lazy.values()]
 
-    def step(self, batch: Batch, group: Group) -> None:
-        """Move θ by the gradients of all ranks, and then its average."""
+    def scores(self, batches: list[Batch]) -> Tensor:
+        """The scores of a batch by the θ that is trained: a column for each member, or only one."""
+        if isinstance(self.network, Members):
+            return self.network.each(batches if self.lazy else batches[0])
+        scores: Tensor = self.network(batches[0])
+        return scores[:, None]
+
+    def step(self, batches: list[Batch], learned: Tensor | None, group: Group) -> None:
+        """Move θ by the gradients of all ranks, and then its average.
+
+        ``learned`` says which rows of the batch each member learns from; without it, all.
+        """
         group.sum_gradients(self.parameters)
         self.network.restrict_gradients(self.steps_done, self._settings.features_per_step)
         self.optimizer.step()
-        if self.lazy is not None:
+        for number, (lazy, batch) in enumerate(zip(self.lazy.values(), batches, strict=False)):
             assert isinstance(batch, SparseBatch)
-            self.lazy.step(*group.sum_rows(*self.lazy.gradient(batch)))
+            rows = None if learned is None else learned[:, number]
+            lazy.step(*group.sum_rows(*lazy.gradient(batch, rows)))
         self.steps_done += 1
         if self.average is not self.network:
             move_average(self._averages, self.parameters, self._settings.averaging, self.steps_done)
@@ -63,8 +80,8 @@ class Theta:
     @torch.no_grad()
     def settle(self, group: Group) -> None:
         """After the last step: let the lazy layer catch up, and undo what rounding has parted between ranks."""
-        if self.lazy is not None:
-            self.lazy.settle()
+        for lazy in self.lazy.values():
+            lazy.settle()
         both = (*self.network.parameters(), *self.average.parameters())
         group.align([*(parameter.detach() for parameter in both), *self._moments()])
 
@@ -78,7 +95,7 @@ class Theta:
 
     def _moments(self) -> list[Tensor]:
         own = [value for state in self.optimizer.state.values() for value in state.values()]
-        return [*own, *(self.lazy.moments.values() if self.lazy is not None else ())]
+        return [*own, *(moment for lazy in self.lazy.values() for moment in lazy.moments.values())]
 
     def tensors(self) -> dict[str, Tensor]:
         """All tensors by name. The number of steps is not among them."""
@@ -86,8 +103,8 @@ class Theta:
         tensors |= {f"average.{name}": tensor for name, tensor in self.average.state_dict().items()}
         for number, values in self.optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer.{number}.{name}": tensor for name, tensor in values.items()}
-        if self.lazy is not None:
-            tensors |= {f"lazy.{name}": tensor for name, tensor in self.lazy.moments.items()}
+        for prefix, lazy in self.lazy.items():
+            tensors |= {f"lazy.{prefix}{name}": tensor for name, tensor in lazy.moments.items()}
         return tensors
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
@@ -103,9 +120,9 @@ class Theta:
                 tensors[kind][rest] = torch.from_numpy(array.copy())
         self.network.load_state_dict(tensors["network"])
         self.average.load_state_dict(tensors["average"])
-        for name, tensor in tensors["lazy"].items():
-            assert self.lazy is not None
-            self.lazy.moments[name].copy_(tensor)
+        for prefix, lazy in self.lazy.items():
+            for name, moment in lazy.moments.items():
+                moment.copy_(tensors["lazy"][f"{prefix}{name}"])
         moments: dict[int, dict[str, Tensor]] = {}
         for name, tensor in tensors["optimizer"].items():
             number, _, rest = name.partition(".")
@@ -115,14 +132,21 @@ class Theta:
 
     def _moved(self, network: ScoringNetwork) -> list[Tensor]:
         """The parameters that every step moves as a whole."""
-        return [p for name, p in network.named_parameters() if self.lazy is None or name != "first.weight"]
+        return [p for name, p in network.named_parameters() if not self.lazy or not name.endswith("first.weight")]
 
-    def _lazy_layer(self) -> LazyLayer:
-        assert isinstance(self.network, LayeredNetwork)
-        assert isinstance(self.average, LayeredNetwork)
+    def _lazy_layers(self) -> dict[str, LazyLayer]:
+        """One for each member, by what its tensors' names begin with."""
+        if not isinstance(self.network, Members) or not isinstance(self.average, Members):
+            return {"": self._lazy_layer(self.network, self.average)}
+        both = zip(self.network.networks(), self.average.networks(), strict=True)
+        return {f"members.{number}.": self._lazy_layer(*pair) for number, pair in enumerate(both)}
+
+    def _lazy_layer(self, network: ScoringNetwork, average: ScoringNetwork) -> LazyLayer:
+        assert isinstance(network, LayeredNetwork)
+        assert isinstance(average, LayeredNetwork)
         return LazyLayer(
-            self.network.first,
-            self.average.first,
+            network.first,
+            average.first,
             optimizer=self._settings.optimizer,
             tau=self._settings.tau,
             averaging=self._settings.averaging,

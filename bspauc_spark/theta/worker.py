@@ -22,9 +22,11 @@ from bspauc_spark.statistics import OrderedScores, pair_sum
 from bspauc_spark.statistics.binned import Bins, Contents, Histogram, ordered
 from bspauc_spark.theta.device import place_rows
 from bspauc_spark.theta.group import Alone, Group
+from bspauc_spark.theta.honest import Judges, refuse_bad
+from bspauc_spark.theta.members import Members
 from bspauc_spark.theta.networks import NetworkSpec
 from bspauc_spark.theta.optimizers import TrainingSettings
-from bspauc_spark.theta.pairs import EXPLOSION, PAIRINGS, refuse_explosion
+from bspauc_spark.theta.pairs import EXPLOSION, member_losses, refuse_explosion
 from bspauc_spark.theta.sample import in_sample
 from bspauc_spark.theta.scores import Scores
 from bspauc_spark.theta.scoring import score_rows
@@ -49,6 +51,8 @@ class BlockReport:
 
     pair_sum: float
     penalty: float
+    learned: tuple[float, float] | None = None
+    """Of members: their mean pair loss on rows that they learn from, before and after; the sum is of honest scores."""
 
 
 class Worker:
@@ -68,6 +72,7 @@ class Worker:
         self._generator = torch.Generator().manual_seed(draw >> 1)
         columns = used_columns(self.group, rows) if spec.kind != "kernel" else None
         self.theta = Theta(spec, settings, columns, init >> 1)
+        self._judges = Judges(rows, spec.members, spec.fold_seed) if spec.members else None
         self._scores: dict[str, Float32Array] | None = None
         self.score_seconds = 0.0
         """What the last pass took."""
@@ -84,21 +89,19 @@ class Worker:
         return Scores.of(self.statistics(), lambda kind, bins: Contents.of(own[kind], bins), self.score_seconds)
 
     def scores(self) -> dict[str, Float32Array]:
-        """Scores of own rows under the averaged θ, in the rows' order; the last pass is reused."""
+        """Scores of own rows under the averaged θ, in the rows' order; the last pass is reused.
+
+        With members they are honest: by the member that did not learn from the row.
+        """
         if self._scores is None:
             start = time.perf_counter()
-            scores = {
-                name: score_rows(self.theta.average, rows, self.settings.threads) for name, rows in self.rows.items()
-            }
-            bad = sum(len(s) - int(np.isfinite(s).sum()) for s in scores.values())
-            bad = int(self.group.counts(bad).sum())
-            if bad:
-                kernel = self.theta.average.spec.kind == "kernel"
-                narrow = ", or kernelWidth is far below the distances of rows" if kernel else ""
-                raise DivergedError(
-                    f"{bad:,} scores are NaN or infinite: θ diverged, or features are huge{narrow}. Lower "
-                    "learningRate, or scale the features to [-1, 1]."
-                )
+            average, threads = self.theta.average, self.settings.threads
+            if self._judges is not None:
+                assert isinstance(average, Members)
+                scores = self._judges.score(average, self.rows, self.group, threads)
+            else:
+                scores = {name: score_rows(average, rows, threads) for name, rows in self.rows.items()}
+                refuse_bad(scores, average, self.group)
             self._scores, self.score_seconds = scores, time.perf_counter() - start
         return self._scores
 
@@ -143,39 +146,58 @@ class Worker:
             raise
 
     def _refuse_explosion(self, before: State, pairs: int) -> None:
-        end = self._kept_pair_sum() / pairs
+        def loss() -> float:
+            learned = self._learned_loss()
+            return self._kept_pair_sum() / pairs if learned is None else learned
+
+        end = loss()
         if not self.group.counts(int(end > EXPLOSION)).any():
             return
         # Features may be so large that it was so from the start; only now is that worth a scoring pass.
         trained = self.state()
         self._return_to(before)
-        start = self._kept_pair_sum() / pairs
+        start = loss()
         self.load(trained)
         start, end = np.frombuffer(self.group.share(np.array([start, end]).tobytes()))
         refuse_explosion(start, end)
 
     def train(self, selection: Selection, rate: float = 1.0) -> BlockReport:
         """The θ block, and what it gave. A block that diverges is taken back before it raises ``DivergedError``."""
+        self._weigh(selection)
+        before = self._learned_loss()
         try:
             self.descend(selection, rate)
             self.scores()
         except DivergedError:
             self.undo()
             raise
-        return BlockReport(self._kept_pair_sum(selection.phi_positive, selection.phi_negative), self.penalty())
+        after = self._learned_loss()
+        learned = None if before is None or after is None else (before, after)
+        pair_sum = self._kept_pair_sum(selection.phi_positive, selection.phi_negative)
+        return BlockReport(pair_sum, self.penalty(), learned)
 
     def descend(self, selection: Selection, rate: float = 1.0) -> float:
         """Train θ on pairs of rows that ``selection`` keeps; returns the mean pair loss over the steps.
 
         ``rate`` scales the learning rate of this block. ``undo`` takes the block back.
         """
+        self._weigh(selection)
+        self._before_block = self.state(), self.scores()
+        return self._run(self._weights, self.settings.steps, rate)
+
+    def _weigh(self, selection: Selection) -> None:
         scores = self.scores()
         self._weights = {
             POSITIVES: selection.positive_weights(scores[POSITIVES]).astype(np.float32),
             NEGATIVES: selection.negative_weights(scores[NEGATIVES]).astype(np.float32),
         }
-        self._before_block = self.state(), scores
-        return self._run(self._weights, self.settings.steps, rate)
+
+    def _learned_loss(self) -> float | None:
+        """On rank 0 the mean pair loss of the members on rows that they learn from; None without members."""
+        if self._judges is None:
+            return None
+        assert isinstance(self.theta.average, Members)
+        return self._judges.loss(self.theta.average, self.rows, self._weights, self.group)
 
     def _kept_pair_sum(self, phi_positive: float = 1.0, phi_negative: float = 1.0) -> float:
         """On rank 0 ``Σ v_i u_j ξ_ij`` over the rows trained on, where ``φ`` weighs those at a threshold; else 0."""
@@ -247,36 +269,41 @@ class Worker:
 
         Every rank computes the scores of those rows of the batch that it holds. The loss is that of the whole batch,
         so pairs join rows of different ranks; each rank sends back the gradient that is due to its own rows, and
-        their sum is the gradient that one process would get.
+        their sum is the gradient that one process would get. Members share the batch, and each has weights of its own.
         """
         settings, theta, device = self.settings, self.theta, self._device
         own_places = torch.from_numpy(np.flatnonzero(np.concatenate((positives, negatives)) >= 0)).to(device)
-        batch = self._batch(positives[positives >= 0], negatives[negatives >= 0])
+        own_positives, own_negatives = positives[positives >= 0], negatives[negatives >= 0]
+        batches = self._batch(own_positives, own_negatives)
         with torch.autocast(device.type, torch.bfloat16, enabled=settings.mixed_precision):
-            own = theta.network(batch).float() if len(own_places) else torch.zeros(0, device=device)
+            own: Tensor = theta.scores(batches).float() if len(own_places) else torch.zeros(0, theta.columns).to(device)
         scores = self.group.join(own.detach(), own_places, 2 * settings.batch_size).requires_grad_()
-        loss = PAIRINGS[settings.pairing](scores[: settings.batch_size], scores[settings.batch_size :], v, u)
-        (due,) = torch.autograd.grad(loss, scores)
+        loss = member_losses(settings.pairing, scores[: settings.batch_size], scores[settings.batch_size :], v, u)
+        (due,) = torch.autograd.grad(loss.sum(), scores)
         theta.optimizer.zero_grad(set_to_none=True)
         if len(own_places):
-            own.backward(due[own_places])
-        theta.step(batch, self.group)
-        return loss.detach()
+            torch.autograd.backward(own, due[own_places])
+        learned: Tensor | None = None
+        if self._judges is not None:
+            both = ((POSITIVES, own_positives), (NEGATIVES, own_negatives))
+            learned = torch.from_numpy(np.concatenate([self._judges.learned(*one) for one in both])).to(device)
+        theta.step(batches, learned, self.group)
+        return loss.detach().mean()
 
     def _batches(
         self, weights: Mapping[str, Float32Array], steps: int
     ) -> Iterator[tuple[IntArray, IntArray, Tensor, Tensor]]:
         """Rows of each step's batch and their weights: −1 in the places of rows that other ranks hold.
 
-        Every rank draws the same numbers.
+        Every rank draws the same numbers. A row has a weight for each member, 0 for the one that judges it.
         """
         kept = {name: np.flatnonzero(weights[name]) for name in (POSITIVES, NEGATIVES)}
         for done in range(0, steps, _STEPS_PER_DRAW):
             count = min(_STEPS_PER_DRAW, steps - done)
             positives = self._draw(kept[POSITIVES], count)
             negatives = self._draw(kept[NEGATIVES], count)
-            v = self._drawn_weights(weights[POSITIVES], positives)
-            u = self._drawn_weights(weights[NEGATIVES], negatives)
+            v = self._drawn_weights(POSITIVES, weights, positives)
+            u = self._drawn_weights(NEGATIVES, weights, negatives)
             yield from zip(positives, negatives, v, u, strict=True)
 
     def _remedy(self, rate: float) -> str:
@@ -304,13 +331,17 @@ class Worker:
         rows[own] = kept[drawn[own] - start]
         return rows
 
-    def _drawn_weights(self, weights: Float32Array, rows: IntArray) -> Tensor:
-        """Weights of the drawn rows of all ranks."""
+    def _drawn_weights(self, kind: str, weights: Mapping[str, Float32Array], rows: IntArray) -> Tensor:
+        """Weights of the drawn rows of all ranks, for each member."""
         places = np.flatnonzero(rows >= 0)
-        own = torch.from_numpy(weights[rows.ravel()[places]])
-        return self.group.join(own, torch.from_numpy(places), rows.size).view(rows.shape).to(self._device)
+        index = rows.ravel()[places]
+        own = weights[kind][index, None]
+        if self._judges is not None:
+            own = own * self._judges.learned(kind, index)
+        joined = self.group.join(torch.from_numpy(own), torch.from_numpy(places), rows.size)
+        return joined.view(*rows.shape, own.shape[1]).to(self._device)
 
-    def _batch(self, positives: IntArray, negatives: IntArray) -> Batch:
+    def _batch(self, positives: IntArray, negatives: IntArray) -> list[Batch]:
         rows = (self.rows[POSITIVES].take(positives), self.rows[NEGATIVES].take(negatives))
         return self.theta.look_up(concat(*(to_device(some, self._device) for some in rows)))
 

@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -113,23 +114,24 @@ def _gradients(group: Group, pairing: str, cut: str) -> list[torch.Tensor]:
     step = worker.theta.optimizer.step
     whole = worker.theta.parameters
     worker.theta.optimizer.step = lambda *_: seen.extend(p.grad.clone() for p in whole) or step()
-    if worker.theta.lazy is None:
+    if not worker.theta.lazy:
         worker.descend(selection_of(one_process().scores()))
         return seen
-    move = worker.theta.lazy.step
+    (lazy,) = worker.theta.lazy.values()
+    move = lazy.step
 
     def spy(named: torch.Tensor, gradient: torch.Tensor) -> None:
         assert named.tolist() == list(range(5))
         seen.insert(0, gradient.clone())
         move(named, gradient)
 
-    worker.theta.lazy.step = spy  # type: ignore[method-assign]
+    lazy.step = spy  # type: ignore[method-assign]
     worker.descend(selection_of(one_process().scores()))
     return seen
 
 
-def one_process(**changes: Any) -> Worker:
-    return Worker({name: DenseRows([x], 5) for name, x in data().items()}, SPEC, settings(**changes))
+def one_process(spec: NetworkSpec = SPEC, **changes: Any) -> Worker:
+    return Worker({name: DenseRows([x], 5) for name, x in data().items()}, spec, settings(**changes))
 
 
 def bare_gradients(pairing: str) -> list[torch.Tensor]:
@@ -163,32 +165,35 @@ def test_the_gradient_of_two_ranks_is_that_of_one_process(tmp_path: Path) -> Non
                 torch.testing.assert_close(a.double(), b, rtol=0, atol=1e-6, msg=f"{pairing}, {cut}")
 
 
-def fitted(group: Group) -> dict[str, dict[str, Any]]:
-    return {cut: _fitted(group, cut) for cut in CUTS}
+def fitted(group: Group, members: int) -> dict[str, dict[str, Any]]:
+    return {cut: _fitted(group, cut, members) for cut in CUTS}
 
 
-def _fitted(group: Group, cut: str) -> dict[str, Any]:
-    worker = Worker(shares(CUTS[cut], group.rank), SPEC, settings(), group)
+def _fitted(group: Group, cut: str, members: int) -> dict[str, Any]:
+    # Sparse rows in one case: each member has a first layer of its own.
+    worker = Worker(shares(CUTS[cut], group.rank, cut == "uneven"), replace(SPEC, members=members), settings(), group)
     first = worker.statistics()
     worker.pretrain()
     report = worker.train(EVERYTHING)
     return {"first": first, "state": worker.state(), "report": report, "scores": worker.statistics()}
 
 
-def test_two_ranks_draw_train_and_report_what_one_process_does(tmp_path: Path) -> None:
-    alone = one_process()
+@pytest.mark.parametrize("members", [0, 3])
+def test_two_ranks_draw_train_and_report_what_one_process_does(members: int, tmp_path: Path) -> None:
+    alone = one_process(replace(SPEC, members=members))
     first = {name: np.sort(scores) for name, scores in alone.scores().items()}
     alone.pretrain()
     report = alone.train(EVERYTHING)
-    on_ranks = in_two(fitted, tmp_path)
+    on_ranks = in_two(fitted, tmp_path, members)
     for cut in CUTS:
         zero, one = (ranks[cut] for ranks in on_ranks)
         for name in (POSITIVES, NEGATIVES):
-            assert np.array_equal(np.sort(zero["first"][name]), first[name])
+            np.testing.assert_allclose(np.sort(zero["first"][name]), first[name], rtol=1e-6 * (members > 0))
             assert len(one["first"][name]) == 0
             np.testing.assert_allclose(np.sort(zero["scores"][name]), np.sort(alone.scores()[name]), atol=1e-5)
         assert zero["report"].pair_sum == pytest.approx(report.pair_sum, rel=1e-5)
         assert zero["report"].penalty == pytest.approx(report.penalty, rel=1e-6)
+        assert zero["report"].learned == (report.learned and pytest.approx(report.learned, rel=1e-5))
         assert zero["state"].keys() == one["state"].keys()
         for name, array in zero["state"].items():
             assert np.array_equal(array, one["state"][name]), name

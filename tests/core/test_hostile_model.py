@@ -20,7 +20,7 @@ from bspauc_spark.errors import BSPAUCError, ModelFormatError
 from bspauc_spark.model import BSPAUCModel
 from bspauc_spark.rows.rows import SparseBatch
 from bspauc_spark.serving import Predictor, ServedSteps
-from bspauc_spark.theta.networks import FirstLayer
+from bspauc_spark.theta.first_layer import FirstLayer
 from tests.helpers.models import (
     ARRAYS,
     BLOBS,
@@ -55,8 +55,8 @@ JSON_TABLE: list[tuple[str, Any, str]] = [
     ("formatVersion", MISSING, "formatVersion is missing"),
     ("formatVersion", "1", "formatVersion must be a whole number"),
     ("formatVersion", True, "formatVersion must be a whole number"),
-    ("formatVersion", 0, "formatVersion must be a whole number from 1 to 1, not 0"),
-    ("formatVersion", 2, r"format version 2, written by bspauc_spark .*Install bspauc_spark"),
+    ("formatVersion", 0, "formatVersion must be a whole number from 1 to 2, not 0"),
+    ("formatVersion", 3, r"format version 3, written by bspauc_spark .*Install bspauc_spark"),
     ("formatVersion", 10**300, r"format version 1000\d*\.\.\., written by"),
     ("version", 5, "version must be text, not 5"),
     ("version", "\ud800", "version must be text, not a str"),

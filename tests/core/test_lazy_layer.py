@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from bspauc_spark.rows.rows import SparseBatch, SparseRows
+from bspauc_spark.theta.first_layer import FirstLayer
 from bspauc_spark.theta.lazy_layer import LazyLayer, average_decay
-from bspauc_spark.theta.networks import FirstLayer, NetworkSpec
+from bspauc_spark.theta.networks import NetworkSpec
 from bspauc_spark.theta.scoring import score_rows
 
 FEATURES, WIDTH, EPSILON = 12, 3, 1e-3

@@ -38,6 +38,7 @@ BAD: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(
         ("pretrainSteps", "patience", "featuresPerStep", "numProcesses", "maxRestarts", "exactRows"), WHOLE
     ),
+    "folds": (*WHOLE, 65),
     "averaging": (*NUMBERS, -0.1, 1.1),
     "lambdaGrowth": (*NUMBERS, 0.9, 1e31),
     "kernelWidth": (*NUMBERS, 0, -1, 1e-31, 1e31, "mean"),

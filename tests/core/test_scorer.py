@@ -215,7 +215,7 @@ def test_a_folder_brings_back_the_same_model(scorer: Scorer, tmp_path: Path) -> 
 def test_saved_bytes_are_json_and_raw_numbers_only(scorer: Scorer) -> None:
     """Nothing that is unpickled on reading: every byte is text, a JSON header or a number."""
     blobs = scorer.to_blobs()
-    assert json.loads(blobs[JSON_NAME].decode("utf-8"))["formatVersion"] == 1
+    assert json.loads(blobs[JSON_NAME].decode("utf-8"))["formatVersion"] == 2
     weights = blobs[WEIGHTS_NAME]
     (length,) = struct.unpack("<Q", weights[:8])
     header = json.loads(weights[8 : 8 + length])
@@ -281,7 +281,7 @@ def test_a_missing_or_truncated_or_foreign_file_is_a_format_error(scorer: Scorer
 def test_another_format_version_is_named_with_the_package_that_wrote_it(scorer: Scorer) -> None:
     blobs = scorer.to_blobs()
     future = {**json.loads(blobs[JSON_NAME]), "formatVersion": 99, "version": "7.1"}
-    with pytest.raises(ModelFormatError, match=r"format version 99, written by bspauc_spark 7\.1.*reads version 1"):
+    with pytest.raises(ModelFormatError, match=r"format version 99, written by bspauc_spark 7\.1.*reads version 2"):
         Scorer.from_blobs({**blobs, JSON_NAME: json.dumps(future).encode()})
 
 

@@ -515,7 +515,7 @@ class OneOfMany(Alone):
         return np.array([own, 10**9 if own else 0])
 
     def join(self, own: torch.Tensor, places: torch.Tensor, length: int) -> torch.Tensor:
-        return torch.zeros(length, dtype=own.dtype).index_copy(0, places, own)
+        return own.new_zeros(length, *own.shape[1:]).index_copy(0, places, own)
 
 
 @pytest.mark.parametrize("share", [1.0, 0.5])

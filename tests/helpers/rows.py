@@ -35,6 +35,7 @@ def write(
     rows_per_batch: int = 1000,
     label: object = None,
     copies: np.ndarray | None = None,
+    **settings: int,
 ) -> dict:
     """Run a staging task in this process over ``matrix``; returns its report."""
     label = np.arange(len(matrix)) % 3 == 0 if label is None else np.asarray(label)
@@ -48,7 +49,7 @@ def write(
     )
     if copies is not None:
         table = table.append_column("copies", pa.array(copies))
-    task = ShardTask(str(folder), 1.0, WIDTH, sparse=kind == "sparse")
+    task = ShardTask(str(folder), 1.0, WIDTH, sparse=kind == "sparse", **settings)
     (report,) = task(iter(table.to_batches(max_chunksize=rows_per_batch)))
     return json.loads(report.column("report")[0].as_py())
 

@@ -1,0 +1,127 @@
+"""The members of a cross-fitted θ: networks of one kind, of which each learns from the rows outside its own fold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bspauc_spark.arrays import FloatArray
+from bspauc_spark.errors import DivergedError
+from bspauc_spark.rows.rows import Batch, SparseBatch
+from bspauc_spark.theta.networks import KernelNetwork, LayeredNetwork, NetworkSpec, ScoringNetwork
+
+
+def build(spec: NetworkSpec, generator: torch.Generator | None = None, columns: Tensor | None = None) -> ScoringNetwork:
+    """The network or the members, initial weights from ``generator``; with ``columns``, for these features only."""
+    return Members(spec, generator, columns) if spec.members else spec.build(generator, columns)
+
+
+class Members(ScoringNetwork):
+    """Networks that score as one: a row's score is the mean of theirs.
+
+    A pairwise loss leaves the offset of each member free, and says little of its scale. So each one is standardised on
+    the rows of its own fold, which it did not learn from, before members are mixed or compared: ``f_k`` becomes
+    ``scale_k · f_k + shift_k``, with the mean and the deviation that members have on average.
+    """
+
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(
+        self, spec: NetworkSpec, generator: torch.Generator | None = None, columns: Tensor | None = None
+    ) -> None:
+        super().__init__(spec)
+        self.members = nn.ModuleList(spec.member().build(generator, columns) for _ in range(spec.members))
+        self.register_buffer("scale", torch.ones(spec.members))
+        self.register_buffer("shift", torch.zeros(spec.members))
+
+    def networks(self) -> list[ScoringNetwork]:
+        """The members."""
+        return [member for member in self.members if isinstance(member, ScoringNetwork)]
+
+    def member(self, number: int) -> ScoringNetwork:
+        """A member, whose scores are not standardised."""
+        return self.networks()[number]
+
+    def forward(self, rows: Batch) -> Tensor:
+        """Scores of ``rows``: the mean of the standardised members."""
+        every = [member(rows) for member in self.networks()]
+        scores = [self.standardised(number, scores) for number, scores in enumerate(every)]
+        return torch.stack(scores).mean(dim=0)
+
+    def standardised(self, number: int, scores: Tensor) -> Tensor:
+        """Scores that a member gave, on the scale of all."""
+        return scores * self.scale[number] + self.shift[number]
+
+    def standardise(self, means: FloatArray, deviations: FloatArray) -> None:
+        """Put members with these means and deviations, each on the rows of its own fold, on a common scale."""
+        if not deviations.any():
+            # Nothing is learned yet: no scale fits.
+            return
+        if not deviations.all():
+            number = int(np.flatnonzero(deviations == 0)[0])
+            raise DivergedError(
+                f"member {number} of {len(deviations)} gives the same score to all rows that it did not learn from. "
+                "Lower regParam or learningRate, or set folds=0."
+            )
+        scale = deviations.mean() / deviations
+        self.scale.copy_(torch.from_numpy(scale))
+        self.shift.copy_(torch.from_numpy(means.mean() - scale * means))
+
+    def each(self, rows: Batch | Sequence[Batch]) -> Tensor:
+        """The scores by all members, a column each, in one pass. Sparse rows come with the products of each member."""
+        networks = self.networks()
+        if isinstance(networks[0], KernelNetwork):
+            assert isinstance(rows, Tensor | SparseBatch)
+            alphas: list[Tensor] = [network.alpha for network in networks if isinstance(network, KernelNetwork)]
+            return networks[0].features(rows) @ torch.cat(alphas, dim=1)
+        layered = [network for network in networks if isinstance(network, LayeredNetwork)]
+        hidden = self._first(layered, rows)
+        for layers in zip(*(network.linears() for network in layered), strict=True):
+            weight, bias = torch.stack([one.weight.T for one in layers]), torch.stack([one.bias for one in layers])
+            hidden = torch.baddbmm(bias[:, None], hidden.relu_(), weight)
+        return hidden[:, :, 0].T
+
+    @staticmethod
+    def _first(networks: Sequence[LayeredNetwork], rows: Batch | Sequence[Batch]) -> Tensor:
+        """The first layer's output, members × rows × units."""
+        if isinstance(rows, Tensor) and networks[0].first.columns is None:
+            weight = torch.stack([network.first.weight for network in networks])
+            bias = torch.stack([network.first.bias for network in networks])
+            return torch.baddbmm(bias[:, None], rows.expand(len(networks), *rows.shape), weight)
+        every = [rows] * len(networks) if isinstance(rows, Tensor | SparseBatch) else rows
+        return torch.stack([network.first(one) for network, one in zip(networks, every, strict=True)])
+
+    def penalty(self) -> Tensor:
+        """The mean of the members' ``Ω(θ)``."""
+        return torch.stack([member.penalty() for member in self.networks()]).mean()
+
+    def restrict_gradients(self, step: int, features_per_step: int) -> None:
+        """Restrict those of each member."""
+        for member in self.networks():
+            member.restrict_gradients(step, features_per_step)
+
+    def to_sequential(self) -> nn.Sequential:
+        """The same function as plain torch modules, for dense input, with copied weights."""
+        return nn.Sequential(Mixture([m.to_sequential() for m in self.networks()], self.scale, self.shift))
+
+
+class Mixture(nn.Module):
+    """The mean of ``scale_k · f_k(x) + shift_k`` over some networks."""
+
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(self, networks: Sequence[nn.Module], scale: Tensor, shift: Tensor) -> None:
+        super().__init__()
+        self.networks = nn.ModuleList(networks)
+        self.register_buffer("scale", scale.detach().cpu().clone())
+        self.register_buffer("shift", shift.detach().cpu().clone())
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Scores of dense rows."""
+        every = torch.stack([network(rows) for network in self.networks], dim=1)
+        return (every * self.scale + self.shift).mean(dim=1)

@@ -115,8 +115,8 @@ def as_csr(matrix: Any) -> Any:
     return matrix.tocsr()
 
 
-def finite_floats(values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-    """Float32, all of it finite."""
+def finite_floats(values: npt.NDArray[Any], gaps: bool = False) -> npt.NDArray[np.float32]:
+    """Float32, all of it finite, or NaN where there may be ``gaps``."""
     # numpy makes numbers of times without a word, and drops imaginary parts.
     none = (np.datetime64, np.timedelta64, np.complexfloating)
     numbers = values.dtype.kind not in "mMc"
@@ -130,6 +130,7 @@ def finite_floats(values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
     if found is None:
         # The reason would repeat a value of a row.
         raise InvalidFeaturesError(f"features have type {values.dtype}; numbers are needed.")
-    if not np.isfinite(found).all():
-        raise InvalidFeaturesError("features hold NaN or infinite values. Impute them before scoring.")
+    if not (np.isfinite(found) | (gaps & np.isnan(found))).all():
+        problem = "infinite values. Mend" if gaps else "NaN or infinite values. Impute"
+        raise InvalidFeaturesError(f"features hold {problem} them before scoring.")
     return found

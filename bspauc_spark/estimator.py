@@ -99,7 +99,8 @@ class BSPAUCClassifier(
         start = time.perf_counter()
         staging_dir = optional(self, "stagingDir")
         here = staging_dir is None and not shares_disks(spark)
-        staged = stage(dataset, plan.columns(self), staging_dir, here, self.getFolds(), plan.fold_seed(self))
+        folds = self.getFolds(), plan.fold_seed(self)
+        staged = stage(dataset, plan.columns(self), staging_dir, here, *folds, gaps=plan.gaps(self))
         try:
             preflight.check_rows(staged.counts[POSITIVES] + staged.counts[NEGATIVES], placement)
             checkpoints = self._checkpoints(staged)

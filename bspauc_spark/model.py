@@ -197,7 +197,7 @@ class BSPAUCModel(Model, BSPAUCModelParams, MLReadable["BSPAUCModel"], MLWritabl
 
         def scores(features: pa.Array) -> tuple[Scorer, npt.NDArray[np.float32]]:
             scorer = cached_scorer(digest, blobs)
-            block = checked_features(features, scorer.spec.num_features, scorer.sparse)
+            block = checked_features(features, scorer.spec.num_features, scorer.sparse, scorer.spec.gaps)
             if block.problem:
                 raise InvalidFeaturesError(
                     f"column {column!r} (featuresCol): {block.problem}; the model was fitted on "

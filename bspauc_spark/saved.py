@@ -19,11 +19,12 @@ from bspauc_spark.rows.storage import on_disk
 from bspauc_spark.schema import MOST_JSON_BYTES, brief, flag, mapping, parse, plain, real, record, text, whole, within
 from bspauc_spark.selection import Selection
 from bspauc_spark.selection.label_noise import LabelNoise
+from bspauc_spark.theta.inputs import Layout, check_stored, layout_of, stored_shapes
 from bspauc_spark.theta.networks import NetworkSpec
 from bspauc_spark.version import __version__
 
 FORMAT_VERSION = 2
-# Files of version 1 know of no folds.
+# Files of version 1 know of no folds and no inputs.
 _FIRST_VERSION = 1
 JSON_NAME, WEIGHTS_NAME = "model.json", "model.safetensors"
 
@@ -31,6 +32,7 @@ JSON_NAME, WEIGHTS_NAME = "model.json", "model.safetensors"
 _MOST_WEIGHTS_BYTES = 4 << 30
 # It names the parts of at most MOST_LAYERS layers.
 _MOST_HEADER_BYTES = 1 << 20
+_INPUTS = "theta.inputs."
 
 
 def pack(description: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, bytes]:
@@ -122,7 +124,9 @@ def _described(data: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _most_bytes(spec: NetworkSpec) -> int:
     """What the weights' file may take: θ, the numbers of its features, and as much as JSON for curves and header."""
-    theta = sum(math.prod(shape) for shape in spec.shapes().values())
+    layout = Layout.largest(spec.num_features) if spec.inputs == "auto" else None
+    shapes = [*spec.shapes(layout=layout).values(), *(layout.shapes().values() if layout else ())]
+    theta: int = sum(math.prod(shape) for shape in shapes)
     return min(4 * (theta + spec.num_features), _MOST_WEIGHTS_BYTES) + MOST_JSON_BYTES
 
 
@@ -153,10 +157,18 @@ def _arrays(data: bytes, spec: NetworkSpec) -> dict[str, npt.NDArray[Any]]:
         raise MalformedError(f"not safetensors: {type(error).__name__}: {brief(str(error))}") from error
     prefixes = [f"theta.members.{number}." for number in range(spec.members)] or ["theta."]
     columns, points = arrays.get(f"{prefixes[0]}first.columns"), arrays.get("curves.scores")
+    inputs = {name.removeprefix(_INPUTS): array for name, array in arrays.items() if name.startswith(_INPUTS)}
+    auto, wide = spec.inputs == "auto", "scaled" in inputs
+    if auto and wide != (columns is not None):
+        raise MalformedError(
+            "the inputs are those of dense rows, and the first layer that of sparse ones, or otherwise"
+        )
+    shapes = spec.shapes(None if columns is None else columns.size, layout_of(inputs) if auto and not wide else None)
     wanted: dict[str, tuple[type, tuple[int, ...]]] = {
-        f"theta.{name}": (np.float32, shape)
-        for name, shape in spec.shapes(None if columns is None else columns.size).items()
+        f"theta.{name}": (np.float32, shape) for name, shape in shapes.items()
     }
+    if auto:
+        wanted |= {f"{_INPUTS}{name}": one for name, one in stored_shapes(inputs).items()}
     if columns is not None and spec.kind != "kernel":
         wanted |= {f"{prefix}first.columns": (np.int32, (columns.size,)) for prefix in prefixes}
     for name in ("scores", "positive", "negative"):
@@ -174,6 +186,8 @@ def _arrays(data: bytes, spec: NetworkSpec) -> dict[str, npt.NDArray[Any]]:
     for name in wanted:
         if name.endswith("first.columns") and not _rises(arrays[name], 0, spec.num_features - 1):
             raise MalformedError(f"{name} are not numbers of features in ascending order")
+    if auto:
+        check_stored(inputs, spec.num_features)
     if points is None or points.size < 2 or not _rises(points):
         raise MalformedError("curves.scores do not rise")
     return arrays

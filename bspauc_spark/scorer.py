@@ -24,9 +24,10 @@ from bspauc_spark.selection.label_noise import LabelNoise
 from bspauc_spark.statistics import CountArray, OrderedScores, as_scores, negative_losses, positive_losses
 from bspauc_spark.statistics.binned import exact_on_bins
 from bspauc_spark.theta.honest import folds_of, honest_scores
+from bspauc_spark.theta.inputs import inputs_of
 from bspauc_spark.theta.members import Members, build
 from bspauc_spark.theta.networks import NetworkSpec, ScoringNetwork
-from bspauc_spark.theta.scoring import score_chunks
+from bspauc_spark.theta.scoring import ChunkScorer, score_chunks
 
 _CURVE_POINTS = 1025
 
@@ -112,13 +113,18 @@ class Scorer:
     def network(self) -> ScoringNetwork:
         """The network with its weights, ready to score."""
         columns = self.weights.get(f"{'members.0.' if self.spec.members else ''}first.columns")
-        network = build(self.spec, columns=None if columns is None else torch.from_numpy(np.array(columns)))
+        inputs = inputs_of(self.weights, self.spec.num_features)
+        network = build(self.spec, None, None if columns is None else torch.from_numpy(np.array(columns)), inputs)
         network.load_state_dict({name: torch.from_numpy(np.array(w)) for name, w in self.weights.items()})
         return network.eval()
 
+    @cached_property
+    def _chunks(self) -> ChunkScorer:
+        return ChunkScorer(self.network)
+
     def score(self, rows: Batch) -> npt.NDArray[np.float32]:
         """Scores of any number of rows, in chunks of the size that training used."""
-        return self._finite(score_chunks(self.network, len(rows), partial(_slice, rows)))
+        return self._finite(score_chunks(self._chunks, len(rows), partial(_slice, rows)))
 
     @staticmethod
     def _finite(scores: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
@@ -158,10 +164,12 @@ class Scorer:
                 f"features have shape {given.shape}; the model was fitted on {self.spec.num_features} columns."
             )
         if isinstance(given, np.ndarray):
-            return self.score(torch.from_numpy(finite_floats(given)))
+            return self.score(torch.from_numpy(finite_floats(given, self.spec.gaps)))
         # The arrays may be longer than what is stored in them.
         stored = slice(given.indptr[-1])
-        return self.score(_sparse_batch(given.indices[stored], finite_floats(given.data[stored]), given.indptr))
+        return self.score(
+            _sparse_batch(given.indices[stored], finite_floats(given.data[stored], self.spec.gaps), given.indptr)
+        )
 
     def to_blobs(self) -> dict[str, bytes]:
         """The model as two files: names, numbers and curves' shapes as JSON, arrays as safetensors."""

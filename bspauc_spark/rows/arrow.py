@@ -29,6 +29,8 @@ class CheckedFeatures(ABC):
     bad_value: BoolArray
     bad_index: BoolArray
     sizes: IntArray
+    gaps: bool
+    """Whether a value may be NaN."""
 
     @property
     def good(self) -> BoolArray:
@@ -41,7 +43,7 @@ class CheckedFeatures(ABC):
         for wrong, text in (
             (self.is_null, "null"),
             (self.wrong_size, f"of another size ({', '.join(map(str, np.unique(self.sizes[self.wrong_size])[:5]))})"),
-            (self.bad_value, "NaN, infinite or too large"),
+            (self.bad_value, "infinite or too large" if self.gaps else "NaN, infinite or too large"),
             (self.bad_index, f"sparse vectors {MALFORMED}"),
         ):
             if wrong.any():
@@ -60,7 +62,7 @@ class DenseFeatures(CheckedFeatures):
     matrix: Float32Array
 
     @classmethod
-    def of(cls, features: pa.Array, num_features: int) -> DenseFeatures:
+    def of(cls, features: pa.Array, num_features: int, gaps: bool = False) -> DenseFeatures:
         """Check a ``list<float>`` column and lay it out as rows of ``num_features`` values."""
         is_null = features.is_null().to_numpy(zero_copy_only=False)
         sizes = features.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
@@ -70,8 +72,8 @@ class DenseFeatures(CheckedFeatures):
         right = ~(is_null | wrong_size)
         matrix = (values if right.all() else values[np.repeat(right, sizes)]).reshape(-1, num_features)
         bad_value = np.zeros(len(features), dtype=bool)
-        bad_value[right] = ~np.isfinite(matrix).all(axis=1)
-        return cls(is_null, wrong_size, bad_value, np.zeros(len(features), dtype=bool), sizes, matrix)
+        bad_value[right] = _are_bad(matrix, gaps).any(axis=1)
+        return cls(is_null, wrong_size, bad_value, np.zeros(len(features), dtype=bool), sizes, gaps, matrix)
 
     def arrow(self, index: IntArray) -> pa.RecordBatch:
         places = np.cumsum(~(self.is_null | self.wrong_size)) - 1
@@ -89,7 +91,7 @@ class SparseFeatures(CheckedFeatures):
     values: Float32Array
 
     @classmethod
-    def of(cls, features: pa.Array, num_features: int) -> SparseFeatures:
+    def of(cls, features: pa.Array, num_features: int, gaps: bool = False) -> SparseFeatures:
         """Check the struct column of vectors (or a ``list<float>`` column), and drop the values that are zero."""
         is_null = features.is_null().to_numpy(zero_copy_only=False)
         is_struct = pa.types.is_struct(features.type)
@@ -113,7 +115,7 @@ class SparseFeatures(CheckedFeatures):
         wrong_size = (sizes != num_features) & ~is_null
         row_of = np.repeat(np.arange(len(lengths)), lengths)
         bad_value = np.zeros(len(lengths), dtype=bool)
-        bad_value[row_of[~np.isfinite(values)]] = True
+        bad_value[row_of[_are_bad(values, gaps)]] = True
         misplaced = np.zeros(len(values), dtype=bool)
         np.less_equal(columns[1:], columns[:-1], out=misplaced[1:])
         misplaced[(np.cumsum(lengths) - lengths)[lengths > 0]] = False
@@ -124,7 +126,7 @@ class SparseFeatures(CheckedFeatures):
         keep = (values != 0) & ~wrong_size[row_of]
         counts = np.bincount(row_of[keep], minlength=len(lengths))
         pointers = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
-        return cls(is_null, wrong_size, bad_value, bad_index, sizes, pointers, columns[keep], values[keep])
+        return cls(is_null, wrong_size, bad_value, bad_index, sizes, gaps, pointers, columns[keep], values[keep])
 
     def arrow(self, index: IntArray) -> pa.RecordBatch:
         pointers = pa.array(self.pointers)
@@ -133,9 +135,13 @@ class SparseFeatures(CheckedFeatures):
         return batch if len(index) == batch.num_rows else batch.take(pa.array(index))
 
 
-def checked_features(features: pa.Array, num_features: int, sparse: bool) -> CheckedFeatures:
-    """Check a column of features, and lay it out as dense or as sparse rows."""
-    return (SparseFeatures if sparse else DenseFeatures).of(features, num_features)
+def checked_features(features: pa.Array, num_features: int, sparse: bool, gaps: bool = False) -> CheckedFeatures:
+    """Check a column of features, and lay it out as dense or as sparse rows. With ``gaps`` a value may be NaN."""
+    return (SparseFeatures if sparse else DenseFeatures).of(features, num_features, gaps)
+
+
+def _are_bad(values: Float32Array, gaps: bool) -> BoolArray:
+    return np.isinf(values) if gaps else ~np.isfinite(values)
 
 
 def _places(lengths: IntArray) -> npt.NDArray[np.int32]:

@@ -38,6 +38,8 @@ class ShardTask:
     sparse: bool
     folds: int = 0
     fold_seed: int = 0
+    gaps: bool = False
+    """Whether a feature may be NaN."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyspark
@@ -55,7 +57,7 @@ class ShardTask:
         for batch in batches:
             copies = _copies(batch)
             rows += int(copies.sum())
-            block = checked_features(batch.column("features"), self.num_features, self.sparse)
+            block = checked_features(batch.column("features"), self.num_features, self.sparse, self.gaps)
             label = batch.column("label").to_numpy(zero_copy_only=False)
             validation = batch.column("validation").fill_null(False).to_numpy(zero_copy_only=False)
             bad_label = ~np.isfinite(label)

@@ -95,10 +95,12 @@ def stage(
     here: bool = False,
     folds: int = 0,
     fold_seed: int = 0,
+    gaps: bool = False,
 ) -> StagedData:
     """Write ``dataset`` as shards into a new folder under ``staging_dir`` (unset: the system's temporary folder).
 
     With ``here`` this process fetches the rows and writes them itself, because Spark's tasks do not see its folders.
+    With ``gaps`` a feature may be NaN.
     """
     check_columns(dataset, columns)
     num_features = width_of(dataset, columns.features)
@@ -108,10 +110,10 @@ def stage(
         _refuse_many(dataset, columns.features, num_features, sparse)
     directory = _new_directory(staging_dir)
     try:
-        task = ShardTask(directory.location, columns.positive_label, num_features, sparse, folds, fold_seed)
+        task = ShardTask(directory.location, columns.positive_label, num_features, sparse, folds, fold_seed, gaps)
         with _ours_for_sparks(columns.features):
             found = _write_shards(_in_order_of_hashes(dataset, columns, sparse, here), task, here)
-        _raise_if_invalid(found, columns, num_features)
+        _raise_if_invalid(found, columns, num_features, gaps)
         files = {kind: tuple(sorted(found.files.get(kind, ()))) for kind in KINDS}
         counts = {kind: sum(file.rows for file in files[kind]) for kind in KINDS}
         labels = tuple(sorted(found.labels))
@@ -226,7 +228,7 @@ def _write_shards(rows: DataFrame, task: ShardTask, here: bool) -> _Found:
     return found
 
 
-def _raise_if_invalid(found: _Found, columns: Columns, num_features: int) -> None:
+def _raise_if_invalid(found: _Found, columns: Columns, num_features: int, gaps: bool) -> None:
     """Raise one error for all that the tasks found: it says what is wrong, where, in how many rows, and what to do."""
     rows, problems = f"{found.rows:,} rows", found.problems
 
@@ -251,9 +253,10 @@ def _raise_if_invalid(found: _Found, columns: Columns, num_features: int) -> Non
             f"(found: {sizes}). Give all rows the same number of features."
         )
     if problems.get("value"):
+        wrong, remedy = ("infinite", "Mend") if gaps else ("NaN, infinite", "Impute")
         raise InvalidFeaturesError(
-            f"column {columns.features!r} has NaN, infinite or too large values (beyond float32) in "
-            f"{count('value')} of {rows}. Impute or scale them before fit()."
+            f"column {columns.features!r} has {wrong} or too large values (beyond float32) in "
+            f"{count('value')} of {rows}. {remedy} or scale them before fit()."
         )
     if problems.get("index"):
         raise InvalidFeaturesError(f"column {columns.features!r} has {count('index')} of {rows} {MALFORMED}. {_MEND}")

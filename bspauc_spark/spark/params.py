@@ -103,14 +103,28 @@ class BSPAUCParams(BSPAUCModelParams, HasValidationIndicatorCol, HasSeed):
         "int", "random seed (a whole number)", "a whole number", TypeConverters.toInt, anything, default=0
     )
     network = choice(
-        "the scoring function: fully connected layers with ReLU, one linear layer, or random Fourier features of the "
-        "Gaussian kernel",
-        ("mlp", "linear", "kernel"),
+        "the scoring function: 'mlp': fully connected layers with ReLU; 'linear': one linear layer; 'kernel': random "
+        "Fourier features of the Gaussian kernel; 'table': layers for tables, with inputs 'auto', an embedding of each "
+        "number, dropout, and a learning rate that falls in the second half of the steps",
+        ("mlp", "linear", "kernel", "table"),
         default="mlp",
     )
+    inputs = choice(
+        "'auto': the fit puts the columns on scales that the network can use, by a sample of the training rows, and "
+        "the model holds them: two values become −1 and 1, any other number its rank and its distance from the median; "
+        "'raw': the network takes columns as they are; unset: 'raw', but network 'table' always has 'auto'",
+        ("raw", "auto"),
+        default="raw",
+    )
+    handleInvalid = choice(
+        "what becomes of NaN in features: 'error': fit and transform refuse it; 'keep', which needs inputs 'auto': "
+        "it is a gap, with a flag of its own in columns that had gaps in training, and otherwise the column's median",
+        ("error", "keep"),
+        default="error",
+    )
     hiddenLayers = integers(
-        "widths of the hidden layers of the mlp; seven of them and the output make the paper's eight fully "
-        "connected layers",
+        "widths of the hidden layers of the mlp and the table; seven of them and the output make the paper's eight "
+        "fully connected layers; unset for network 'table': two of 128",
         1,
         MOST_LAYERS,
         default=[64] * 7,
@@ -194,8 +208,8 @@ class BSPAUCParams(BSPAUCModelParams, HasValidationIndicatorCol, HasSeed):
     stepsPerRound = integer("training steps in each round", 1, default=60)
     regParam = number(
         "weight τ of the penalty Ω(θ) = ½‖θ‖² in the objective; with optimizer 'adamw' the objective has no penalty, "
-        "and this is the rate of the decoupled decay; unset: 0.3, but an mlp with 'adamw' gets 6000 / rows below "
-        "20,000 rows, at most 5, since otherwise it would learn few rows by heart",
+        "and this is the rate of the decoupled decay; unset: 0.3, but an mlp or table with 'adamw' gets 6000 / rows "
+        "below 20,000 rows, at most 5, since otherwise it would learn few rows by heart",
         0,
         LARGEST_RATE,
     )
@@ -288,8 +302,16 @@ def learning_params(params: BSPAUCParams) -> dict[str, Any]:
     return {name: params.getOrDefault(name) for name in names}
 
 
+def automatic_inputs(params: BSPAUCParams) -> bool:
+    """Whether the fit finds scales for the columns."""
+    network: str = params.getOrDefault("network")
+    auto: bool = params.getOrDefault("inputs") == "auto"
+    return network == "table" or (network != "kernel" and auto)
+
+
 def check_together(params: BSPAUCParams) -> None:
     """Refuse Params that contradict each other, before anything long starts."""
+    _check_inputs(params)
     if params.getOrDefault("selfPaced"):
         _check_pace(params)
     if params.getOrDefault("folds") == 1:
@@ -305,6 +327,23 @@ def check_together(params: BSPAUCParams) -> None:
         raise InvalidParamError(
             "mixedPrecision is not for network 'kernel': angles of random features need all digits of float32. "
             "Leave mixedPrecision out."
+        )
+
+
+def _check_inputs(params: BSPAUCParams) -> None:
+    network, inputs = (params.getOrDefault(name) for name in ("network", "inputs"))
+    if params.isSet("inputs"):
+        if network == "kernel" and inputs == "auto":
+            raise InvalidParamError(
+                "inputs 'auto' is not for network 'kernel', whose width is a distance of rows as they are. Leave one "
+                "or the other out."
+            )
+        if network == "table" and inputs == "raw":
+            raise InvalidParamError("network 'table' needs inputs 'auto', and inputs is 'raw'. Leave inputs out.")
+    if params.getOrDefault("handleInvalid") == "keep" and not automatic_inputs(params):
+        raise InvalidParamError(
+            "handleInvalid is 'keep', and without inputs 'auto' a NaN would reach the network. Set inputs='auto', or "
+            "impute and set handleInvalid='error'."
         )
 
 

@@ -13,7 +13,8 @@ from bspauc_spark.rows.rows import Rows
 from bspauc_spark.rows.shards import Shards
 from bspauc_spark.selection.pace import AutomaticPace, EveryRow, ExplicitPace, FractionPace, Pace
 from bspauc_spark.spark.accessors import Accessors
-from bspauc_spark.spark.params import optional
+from bspauc_spark.spark.params import automatic_inputs, optional
+from bspauc_spark.theta import table
 from bspauc_spark.theta.honest import keys_of_rows
 from bspauc_spark.theta.median import even_sample, median_distance, median_width
 from bspauc_spark.theta.networks import NetworkSpec
@@ -47,9 +48,18 @@ def network(
     """What is to be learned; ``rows`` gives the rows, ``median`` their median distance if it can do without all."""
     kind = params.getNetwork()
     if kind != "kernel":
-        layers = tuple(params.getHiddenLayers()) if kind == "mlp" else ()
+        auto = automatic_inputs(params)
+        layers = hidden_layers(params)
         preflight.check_weights(num_features, layers, rows)
-        return NetworkSpec(kind, num_features, layers, members=members, fold_seed=fold_seed(params) if members else 0)
+        return NetworkSpec(
+            kind,
+            num_features,
+            layers,
+            members=members,
+            fold_seed=fold_seed(params) if members else 0,
+            inputs="auto" if auto else "raw",
+            gaps=gaps(params),
+        )
     count, width = params.getNumRandomFeatures(), params.getKernelWidth()
     preflight.check_frequencies(num_features, count)
     if isinstance(width, str):
@@ -57,6 +67,19 @@ def network(
     # RandomState takes 32 bits.
     kernel_seed, seed = params.getSeed() % 2**32, fold_seed(params) if members else 0
     return NetworkSpec(kind, num_features, (), count, width, kernel_seed, members, seed)
+
+
+def hidden_layers(params: Accessors) -> tuple[int, ...]:
+    """``hiddenLayers``, or what stands for it where it is not set."""
+    kind = params.getNetwork()
+    if kind == "table" and not params.isSet("hiddenLayers"):
+        return table.HIDDEN_LAYERS
+    return tuple(params.getHiddenLayers()) if kind in ("mlp", "table") else ()
+
+
+def gaps(params: Accessors) -> bool:
+    """Whether features may be NaN."""
+    return params.getHandleInvalid() == "keep"
 
 
 def staged_median(shards: Shards) -> float:
@@ -93,7 +116,7 @@ def decay(params: Accessors, counts: Mapping[str, int]) -> float:
     """``regParam``, or what stands for it where it is not set."""
     if params.isDefined("regParam"):
         return params.getRegParam()
-    if params.getNetwork() != "mlp" or params.getOptimizer() != "adamw":
+    if params.getNetwork() not in ("mlp", "table") or params.getOptimizer() != "adamw":
         return _LEAST_DECAY
     wanted = _DECAY_ROWS / (counts[POSITIVES] + counts[NEGATIVES])
     return min(max(wanted, _LEAST_DECAY), _LARGEST_DECAY)
@@ -113,9 +136,14 @@ def settings(params: Accessors, tau: float) -> TrainingSettings:
         pretrain_steps=params.getPretrainSteps(),
         pretrain_fraction=params.getPretrainFraction(),
         features_per_step=params.getFeaturesPerStep(),
+        all_steps=_all_steps(params) if params.getNetwork() == "table" else 0,
         exact_rows=params.getExactRows(),
         mixed_precision=params.getMixedPrecision(),
     )
+
+
+def _all_steps(params: Accessors) -> int:
+    return params.getPretrainSteps() + params.getRounds() * params.getStepsPerRound()
 
 
 def pace(params: Accessors) -> Pace:

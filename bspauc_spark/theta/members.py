@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -11,12 +12,24 @@ from torch import Tensor, nn
 from bspauc_spark.arrays import FloatArray
 from bspauc_spark.errors import DivergedError
 from bspauc_spark.rows.rows import Batch, SparseBatch
-from bspauc_spark.theta.networks import KernelNetwork, LayeredNetwork, NetworkSpec, ScoringNetwork
+from bspauc_spark.theta.inputs import Inputs
+from bspauc_spark.theta.networks import KernelNetwork, LayeredNetwork, LookedUp, NetworkSpec, ScoringNetwork
+from bspauc_spark.theta.table import embedded
 
 
-def build(spec: NetworkSpec, generator: torch.Generator | None = None, columns: Tensor | None = None) -> ScoringNetwork:
+def build(
+    spec: NetworkSpec,
+    generator: torch.Generator | None = None,
+    columns: Tensor | None = None,
+    inputs: Inputs | None = None,
+) -> ScoringNetwork:
     """The network or the members, initial weights from ``generator``; with ``columns``, for these features only."""
-    return Members(spec, generator, columns) if spec.members else spec.build(generator, columns)
+    make = Members if spec.members else NetworkSpec.build
+    network = make(spec, generator, columns, inputs)
+    if inputs is not None:
+        # Here and not in members, which share it.
+        network.add_module("inputs", inputs)
+    return network
 
 
 class Members(ScoringNetwork):
@@ -31,10 +44,14 @@ class Members(ScoringNetwork):
     shift: Tensor
 
     def __init__(
-        self, spec: NetworkSpec, generator: torch.Generator | None = None, columns: Tensor | None = None
+        self,
+        spec: NetworkSpec,
+        generator: torch.Generator | None = None,
+        columns: Tensor | None = None,
+        inputs: Inputs | None = None,
     ) -> None:
-        super().__init__(spec)
-        self.members = nn.ModuleList(spec.member().build(generator, columns) for _ in range(spec.members))
+        super().__init__(spec, inputs)
+        self.members = nn.ModuleList(spec.member().build(generator, columns, inputs) for _ in range(spec.members))
         self.register_buffer("scale", torch.ones(spec.members))
         self.register_buffer("shift", torch.zeros(spec.members))
 
@@ -48,9 +65,19 @@ class Members(ScoringNetwork):
 
     def forward(self, rows: Batch) -> Tensor:
         """Scores of ``rows``: the mean of the standardised members."""
-        every = [member(rows) for member in self.networks()]
+        return self._mixed([member(rows) for member in self.networks()])
+
+    def _mixed(self, every: Sequence[Tensor]) -> Tensor:
         scores = [self.standardised(number, scores) for number, scores in enumerate(every)]
         return torch.stack(scores).mean(dim=0)
+
+    def for_scoring(self) -> Callable[[Batch], Tensor]:
+        """With embeddings that are looked up, those of all members at once."""
+        embedding = [one for one in self._layered() if one.embedding is not None]
+        return LookedUp(embedding, self._mixed) if embedding else self
+
+    def _layered(self) -> list[LayeredNetwork]:
+        return [network for network in self.networks() if isinstance(network, LayeredNetwork)]
 
     def standardised(self, number: int, scores: Tensor) -> Tensor:
         """Scores that a member gave, on the scale of all."""
@@ -71,18 +98,23 @@ class Members(ScoringNetwork):
         self.scale.copy_(torch.from_numpy(scale))
         self.shift.copy_(torch.from_numpy(means.mean() - scale * means))
 
-    def each(self, rows: Batch | Sequence[Batch]) -> Tensor:
-        """The scores by all members, a column each, in one pass. Sparse rows come with the products of each member."""
+    def each(self, rows: Batch | Sequence[Batch], kept: Tensor | None = None) -> Tensor:
+        """The scores by all members, a column each, in one pass. Sparse rows come with the products of each member.
+
+        ``kept`` has factors of hidden units: rows × members × units.
+        """
         networks = self.networks()
         if isinstance(networks[0], KernelNetwork):
             assert isinstance(rows, Tensor | SparseBatch)
             alphas: list[Tensor] = [network.alpha for network in networks if isinstance(network, KernelNetwork)]
             return networks[0].features(rows) @ torch.cat(alphas, dim=1)
-        layered = [network for network in networks if isinstance(network, LayeredNetwork)]
-        hidden = self._first(layered, rows)
-        for layers in zip(*(network.linears() for network in layered), strict=True):
+        layered = self._layered()
+        hidden = self._first(layered, self.prepare(rows) if isinstance(rows, Tensor | SparseBatch) else rows)
+        factors = layered[0].by_layer(None if kept is None else kept.transpose(0, 1))
+        for own, *layers in zip(factors, *(network.linears() for network in layered), strict=True):
             weight, bias = torch.stack([one.weight.T for one in layers]), torch.stack([one.bias for one in layers])
-            hidden = torch.baddbmm(bias[:, None], hidden.relu_(), weight)
+            hidden = hidden.relu_() if own is None else hidden.relu_() * own
+            hidden = torch.baddbmm(bias[:, None], hidden, weight)
         return hidden[:, :, 0].T
 
     @staticmethod
@@ -91,7 +123,11 @@ class Members(ScoringNetwork):
         if isinstance(rows, Tensor) and networks[0].first.columns is None:
             weight = torch.stack([network.first.weight for network in networks])
             bias = torch.stack([network.first.bias for network in networks])
-            return torch.baddbmm(bias[:, None], rows.expand(len(networks), *rows.shape), weight)
+            inputs = rows.expand(len(networks), *rows.shape)
+            embeddings = [network.embedding for network in networks if network.embedding is not None]
+            if embeddings:
+                inputs = torch.cat([inputs, embedded(networks[0].scaled_numbers(rows), embeddings)], dim=2)
+            return torch.baddbmm(bias[:, None], inputs, weight)
         every = [rows] * len(networks) if isinstance(rows, Tensor | SparseBatch) else rows
         return torch.stack([network.first(one) for network, one in zip(networks, every, strict=True)])
 
@@ -106,7 +142,12 @@ class Members(ScoringNetwork):
 
     def to_sequential(self) -> nn.Sequential:
         """The same function as plain torch modules, for dense input, with copied weights."""
-        return nn.Sequential(Mixture([m.to_sequential() for m in self.networks()], self.scale, self.shift))
+        (inputs,) = self._inputs
+        layered = self._layered()
+        if not layered or inputs is None:
+            return nn.Sequential(Mixture([m.to_sequential() for m in self.networks()], self.scale, self.shift))
+        plain = [nn.Sequential(*network.plain_layers()) for network in layered]
+        return nn.Sequential(copy.deepcopy(inputs).cpu(), Mixture(plain, self.scale, self.shift))
 
 
 class Mixture(nn.Module):

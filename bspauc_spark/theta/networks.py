@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 import functools
-import threading
-import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from bspauc_spark.errors import MalformedError
 from bspauc_spark.rows.rows import Batch, SparseBatch
-from bspauc_spark.schema import many, real, record, text, whole
+from bspauc_spark.schema import flag, many, real, record, text, whole
+from bspauc_spark.theta import table
 from bspauc_spark.theta.first_layer import FirstLayer, affine, sums
+from bspauc_spark.theta.fourier import FourierFeatures, Frequencies, shared_frequencies, waves
+from bspauc_spark.theta.inputs import DenseInputs, Inputs, Layout
 
 MOST_LAYERS = 1000
 MOST_FOLDS = 64
@@ -38,38 +39,55 @@ class NetworkSpec:
     members: int = 0
     """How many networks of this kind θ has, each with a fold of its own; 0: one network, without folds."""
     fold_seed: int = 0
+    inputs: str = "raw"
+    """Whether the network takes columns as they are, or on scales that the fit finds: ``"raw"`` or ``"auto"``."""
+    gaps: bool = False
+    """Whether a feature may be NaN."""
 
     def member(self) -> NetworkSpec:
         """Of one of the members."""
         return replace(self, members=0, fold_seed=0)
 
-    def build(self, generator: torch.Generator | None = None, columns: Tensor | None = None) -> ScoringNetwork:
+    def build(
+        self,
+        generator: torch.Generator | None = None,
+        columns: Tensor | None = None,
+        inputs: Inputs | None = None,
+    ) -> ScoringNetwork:
         """One network, with initial weights from ``generator``; with ``columns``, for these features only."""
         if self.kind == "kernel":
             return KernelNetwork(self)
-        return LayeredNetwork(self, generator, columns)
+        return LayeredNetwork(self, generator, columns, inputs)
 
-    def shapes(self, columns: int | None = None) -> dict[str, tuple[int, ...]]:
-        """The shape of each part of θ, without building the network. ``columns``: how many features have weights."""
+    def shapes(self, columns: int | None = None, layout: Layout | None = None) -> dict[str, tuple[int, ...]]:
+        """The shape of each part of θ, without building the network. ``columns``: how many features have weights.
+
+        ``layout`` is that of dense inputs, whose own arrays are not among these.
+        """
         if self.members:
-            own = self.member().shapes(columns).items()
+            own = self.member().shapes(columns, layout).items()
             every = {f"members.{k}.{name}": shape for k in range(self.members) for name, shape in own}
             return {**every, "scale": (self.members,), "shift": (self.members,)}
         if self.kind == "kernel":
             return {"alpha": (2 * self.random_features, 1)}
-        widths = self.widths
+        widths, given, embedding = self.widths, self.num_features, dict[str, tuple[int, ...]]()
+        if layout is not None:
+            given = layout.inputs
+            if table.embeds(self.kind, layout.numbers):
+                given += table.OUTPUTS * layout.numbers
+                embedding = table.embedding_shapes(layout.numbers)
         shapes: dict[str, tuple[int, ...]] = {
-            "first.weight": (self.num_features if columns is None else columns, widths[0]),
+            "first.weight": (given if columns is None else columns, widths[0]),
             "first.bias": (widths[0],),
         }
         for number, (given, made) in enumerate(pairwise(widths)):
             shapes |= {f"rest.{number}.weight": (made, given), f"rest.{number}.bias": (made,)}
-        return shapes
+        return shapes | {f"embedding.{name}": shape for name, shape in embedding.items()}
 
     @property
     def widths(self) -> tuple[int, ...]:
         """The number of outputs of each fully connected layer."""
-        return (*self.hidden_layers, 1) if self.kind == "mlp" else (1,)
+        return (*self.hidden_layers, 1) if self.kind in ("mlp", "table") else (1,)
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any], where: str = "network") -> NetworkSpec:
@@ -83,7 +101,7 @@ class NetworkSpec:
 _LAYER = whole(1, 2**31 - 1)
 _STORED = record(
     {
-        "kind": text("mlp", "linear", "kernel"),
+        "kind": text("mlp", "linear", "kernel", "table"),
         "num_features": _LAYER,
         "hidden_layers": many(_LAYER, most=MOST_LAYERS),
         "random_features": whole(0, 2**31 - 1),
@@ -91,21 +109,38 @@ _STORED = record(
         "kernel_seed": whole(0, 2**32 - 1),
     },
     # The first files did not say it.
-    optional={"members": whole(0, MOST_FOLDS), "fold_seed": whole(0, 2**64 - 1)},
+    optional={
+        "members": whole(0, MOST_FOLDS),
+        "fold_seed": whole(0, 2**64 - 1),
+        "inputs": text("raw", "auto"),
+        "gaps": flag,
+    },
 )
 
 
 class ScoringNetwork(nn.Module):
     """A function with parameters θ that gives each row one number."""
 
-    def __init__(self, spec: NetworkSpec) -> None:
+    def __init__(self, spec: NetworkSpec, inputs: Inputs | None = None) -> None:
         super().__init__()
         self.spec = spec
+        # In a tuple it is no part of this module: members share it, and it is a part of what holds them.
+        self._inputs = (inputs,)
 
     @property
     def device(self) -> torch.device:
         """The device on which θ is."""
         return next(self.parameters()).device
+
+    def prepare(self, rows: Batch) -> Batch:
+        """What the first layer takes of raw rows."""
+        (inputs,) = self._inputs
+        prepared: Batch = rows if inputs is None else inputs(rows)
+        return prepared
+
+    def for_scoring(self) -> Callable[[Batch], Tensor]:
+        """The function that scores rows, prepared to score many of them with θ as it is now."""
+        return self
 
     def penalty(self) -> Tensor:
         """``Ω(θ) = ½‖θ‖²``, in float64."""
@@ -121,18 +156,28 @@ class ScoringNetwork(nn.Module):
 
 
 class LayeredNetwork(ScoringNetwork):
-    """Fully connected layers with ReLU between them. ``"linear"`` has only one layer."""
+    """Fully connected layers with ReLU between them. ``"linear"`` has only one layer.
+
+    ``"table"`` embeds numbers, and a step leaves out the hidden units that ``kept`` says.
+    """
 
     def __init__(
-        self, spec: NetworkSpec, generator: torch.Generator | None = None, columns: Tensor | None = None
+        self,
+        spec: NetworkSpec,
+        generator: torch.Generator | None = None,
+        columns: Tensor | None = None,
+        inputs: Inputs | None = None,
     ) -> None:
-        super().__init__(spec)
-        widths = spec.widths
-        self.first = FirstLayer(spec.num_features, widths[0], columns)
+        super().__init__(spec, inputs)
+        widths, given = spec.widths, spec.num_features if inputs is None else inputs.inputs
+        numbers = inputs.layout.numbers if isinstance(inputs, DenseInputs) else 0
+        embeds = table.embeds(spec.kind, numbers)
+        self.first = FirstLayer(given + table.OUTPUTS * numbers * embeds, widths[0], columns)
         # Their constructor must not initialise them: it would draw from the generator of the process.
         linear = functools.partial(nn.utils.skip_init, nn.Linear)
         self.rest = nn.ModuleList(linear(a, b) for a, b in pairwise(widths))
         self._initialise(generator)
+        self.embedding = table.Embedding(numbers, generator) if embeds else None
 
     @torch.no_grad()
     def _initialise(self, generator: torch.Generator | None) -> None:
@@ -142,8 +187,8 @@ class LayeredNetwork(ScoringNetwork):
         selections. He's initial weights are larger, and fit wrong labels early (docs/defaults.md).
         """
         for parameter, fan_in in (
-            (self.first.weight, self.spec.num_features),
-            (self.first.bias, self.spec.num_features),
+            (self.first.weight, self.first.num_features),
+            (self.first.bias, self.first.num_features),
             *((p, layer.in_features) for layer in self.linears() for p in (layer.weight, layer.bias)),
         ):
             bound = max(1, fan_in) ** -0.5
@@ -153,16 +198,46 @@ class LayeredNetwork(ScoringNetwork):
         """The layers after the first."""
         return [layer for layer in self.rest if isinstance(layer, nn.Linear)]
 
-    def forward(self, rows: Batch) -> Tensor:
+    def forward(self, rows: Batch, kept: Tensor | None = None) -> Tensor:
         """Scores of ``rows``, one number each."""
-        hidden: Tensor = self.first(rows)
-        for layer in self.linears():
-            hidden = affine(hidden.relu_(), layer.weight.T, layer.bias)
+        inputs = self.prepare(rows)
+        if self.embedding is not None:
+            assert isinstance(inputs, Tensor)
+            inputs = torch.cat([inputs, self.embedding(self.scaled_numbers(inputs))], dim=1)
+        return self.through_layers(inputs, kept)
+
+    def scaled_numbers(self, inputs: Tensor) -> Tensor:
+        """Of the inputs those that are embedded."""
+        (own,) = self._inputs
+        assert isinstance(own, DenseInputs)
+        return own.scaled_numbers(inputs)
+
+    def through_layers(self, inputs: Batch, kept: Tensor | None = None) -> Tensor:
+        """Scores of rows that are prepared and embedded."""
+        hidden: Tensor = self.first(inputs)
+        for layer, factors in zip(self.linears(), self.by_layer(kept), strict=True):
+            hidden = hidden.relu_() if factors is None else hidden.relu_() * factors
+            hidden = affine(hidden, layer.weight.T, layer.bias)
         return hidden[:, 0]
 
+    def by_layer(self, kept: Tensor | None) -> Sequence[Tensor | None]:
+        """The factors of the units of each hidden layer."""
+        if kept is None:
+            return [None] * len(self.rest)
+        return torch.split(kept, list(self.spec.hidden_layers), dim=-1)
+
+    def for_scoring(self) -> Callable[[Batch], Tensor]:
+        """With an embedding that is looked up."""
+        return self if self.embedding is None else LookedUp([self], lambda scores: scores[0])
+
     def to_sequential(self) -> nn.Sequential:
-        """The same function as plain torch layers, for dense input, with copied weights."""
-        layers: list[nn.Module] = [nn.Linear(self.spec.num_features, self.first.weight.shape[1])]
+        """The same function as plain torch modules, for dense input, with copied weights."""
+        (inputs,) = self._inputs
+        return nn.Sequential(*([] if inputs is None else [copy.deepcopy(inputs).cpu()]), *self.plain_layers())
+
+    def plain_layers(self) -> list[nn.Module]:
+        """What comes after the inputs."""
+        layers: list[nn.Module] = [nn.Linear(self.first.num_features, self.first.weight.shape[1])]
         weights = [self.first.whole().T, *(layer.weight for layer in self.linears())]
         biases = [self.first.bias, *(layer.bias for layer in self.linears())]
         for layer in self.linears():
@@ -172,7 +247,28 @@ class LayeredNetwork(ScoringNetwork):
             for linear, weight, bias in zip(linears, weights, biases, strict=True):
                 linear.weight.copy_(weight)
                 linear.bias.copy_(bias)
-        return nn.Sequential(*layers, nn.Flatten(0))
+        (inputs,) = self._inputs
+        embedding: list[nn.Module] = []
+        if self.embedding is not None and isinstance(inputs, DenseInputs):
+            embedding = [table.Embedded(copy.deepcopy(self.embedding).cpu(), inputs.layout.numbers)]
+        return [*embedding, *layers, nn.Flatten(0)]
+
+
+class LookedUp:
+    """Networks with embeddings, in the form in which they score many rows: all embeddings by one look-up."""
+
+    def __init__(self, networks: Sequence[LayeredNetwork], mix: Callable[[list[Tensor]], Tensor]) -> None:
+        self._networks, self._mix = networks, mix
+        self._look_up = table.Lookup([one.embedding for one in networks if one.embedding is not None])
+
+    def __call__(self, rows: Batch) -> Tensor:
+        """Scores of ``rows``, one number each."""
+        first = self._networks[0]
+        inputs = first.prepare(rows)
+        assert isinstance(inputs, Tensor)
+        outputs = self._look_up(first.scaled_numbers(inputs))
+        both = (torch.cat([inputs, own], dim=1) for own in outputs)
+        return self._mix([network.through_layers(x) for network, x in zip(self._networks, both, strict=True)])
 
 
 class KernelNetwork(ScoringNetwork):
@@ -185,7 +281,7 @@ class KernelNetwork(ScoringNetwork):
     def __init__(self, spec: NetworkSpec) -> None:
         super().__init__(spec)
         self.alpha = nn.Parameter(torch.zeros(2 * spec.random_features, 1))
-        self._frequencies: _Frequencies | None = None
+        self._frequencies: Frequencies | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy of this network finds the table in the same place.
@@ -194,13 +290,13 @@ class KernelNetwork(ScoringNetwork):
     def omega(self) -> Tensor:
         """ω_1 … ω_D as columns, on the device of θ."""
         if self._frequencies is None or self._frequencies.omega.device != self.device:
-            self._frequencies = _shared_frequencies(self.spec, str(self.device))
+            self._frequencies = shared_frequencies(self.spec, str(self.device))
         return self._frequencies.omega
 
     def features(self, rows: Batch) -> Tensor:
         """``φ(x)`` of each row: D cosines, then D sines."""
         omega = self.omega()
-        return _waves(sums(rows, omega) if isinstance(rows, SparseBatch) else rows @ omega)
+        return waves(sums(rows, omega) if isinstance(rows, SparseBatch) else rows @ omega)
 
     def forward(self, rows: Batch) -> Tensor:
         """Scores of ``rows``, one number each."""
@@ -228,55 +324,3 @@ class KernelNetwork(ScoringNetwork):
         with torch.no_grad():
             last.weight.copy_(self.alpha.T)
         return nn.Sequential(FourierFeatures(self.omega().to("cpu", copy=True)), last, nn.Flatten(0))
-
-
-class FourierFeatures(nn.Module):
-    """``x → [cos xΩ, sin xΩ]/√D`` with given frequencies Ω."""
-
-    omega: Tensor
-
-    def __init__(self, omega: Tensor) -> None:
-        super().__init__()
-        self.register_buffer("omega", omega)
-
-    def forward(self, rows: Tensor) -> Tensor:
-        """Features of dense rows."""
-        return _waves(rows @ self.omega)
-
-
-def _waves(angles: Tensor) -> Tensor:
-    """``[cos, sin]/√D`` of the D angles of each row."""
-    both: Tensor = torch.cat([angles.cos(), angles.sin()], 1) * angles.shape[1] ** -0.5
-    return both
-
-
-def frequencies(spec: NetworkSpec, device: str) -> Tensor:
-    """ω_1 … ω_D as columns, each drawn from ``N(0, σ⁻² I)`` with a seed of its own (Algorithm 4, line 3).
-
-    A saved model holds the seed and not ω. ``RandomState`` is the only generator of numpy whose stream never changes.
-    """
-    drawn = np.empty((spec.num_features, spec.random_features), dtype=np.float32)
-    for number in range(spec.random_features):
-        drawn[:, number] = np.random.RandomState([spec.kernel_seed, number]).standard_normal(spec.num_features)
-    drawn /= np.float32(spec.kernel_width)
-    return torch.from_numpy(drawn).to(device)
-
-
-class _Frequencies:
-    """Frequencies that networks share. The Python object of a bare tensor may die before or after its memory."""
-
-    def __init__(self, omega: Tensor) -> None:
-        self.omega = omega
-
-
-# A table takes up to 2 GiB and is slow to draw. All networks share it, and it lives as long as one of them uses it.
-_shared: weakref.WeakValueDictionary[tuple[NetworkSpec, str], _Frequencies] = weakref.WeakValueDictionary()
-_shared_lock = threading.Lock()
-
-
-def _shared_frequencies(spec: NetworkSpec, device: str) -> _Frequencies:
-    with _shared_lock:
-        table = _shared.get((spec, device))
-        if table is None:
-            table = _shared[spec, device] = _Frequencies(frequencies(spec, device))
-        return table

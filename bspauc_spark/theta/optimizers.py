@@ -29,6 +29,8 @@ class TrainingSettings:
     pretrain_steps: int = 0
     pretrain_fraction: float = 0.0
     features_per_step: int = 0
+    all_steps: int = 0
+    """Of the whole fit, over which the learning rate falls; 0: it does not fall."""
     exact_rows: int = 50_000_000
     mixed_precision: bool = False
     device: str = "cpu"

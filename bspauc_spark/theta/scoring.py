@@ -68,15 +68,21 @@ def _in_new_thread(call: Callable[[], T]) -> T:
     return results[0]
 
 
-@torch.inference_mode()
-def score_batch(network: ScoringNetwork, rows: Batch) -> Tensor:
-    """Scores of at most ``CHUNK_ROWS`` rows, which are padded to a whole chunk."""
-    scores: Tensor = network(to_device(pad(rows, CHUNK_ROWS), network.device))[: len(rows)]
-    return scores.cpu()
+class ChunkScorer:
+    """Scores chunks of rows by a network as it is now."""
+
+    def __init__(self, network: ScoringNetwork) -> None:
+        self._forward, self._device = network.for_scoring(), network.device
+
+    @torch.inference_mode()
+    def __call__(self, rows: Batch) -> Tensor:
+        """Scores of at most ``CHUNK_ROWS`` rows, which are padded to a whole chunk."""
+        scores: Tensor = self._forward(to_device(pad(rows, CHUNK_ROWS), self._device))[: len(rows)]
+        return scores.cpu()
 
 
 def score_chunks(
-    network: ScoringNetwork, count: int, between: Callable[[int, int], Batch], threads: int = 1
+    scorer: ChunkScorer, count: int, between: Callable[[int, int], Batch], threads: int = 1
 ) -> npt.NDArray[np.float32]:
     """Scores of ``count`` rows, chunk by chunk; ``between(start, stop)`` gives the rows of a chunk.
 
@@ -87,7 +93,7 @@ def score_chunks(
     def score(first: int) -> None:
         for start in range(first, min(first + _STRETCH, count), CHUNK_ROWS):
             stop = min(start + CHUNK_ROWS, count)
-            scores[start:stop] = score_batch(network, between(start, stop)).numpy()
+            scores[start:stop] = scorer(between(start, stop)).numpy()
             liveness.beat()
 
     stretches = list(range(0, count, _STRETCH))
@@ -109,6 +115,7 @@ def score_rows(
     if isinstance(rows, DenseRows):
         # Every thread holds a chunk, whose rows may be wide.
         threads = max(1, min(threads, _MOST_CHUNK_BYTES // (4 * CHUNK_ROWS * rows.num_features)))
+    scorer = ChunkScorer(network)
     if index is None:
-        return score_chunks(network, len(rows), rows.between, threads)
-    return score_chunks(network, len(index), lambda start, stop: rows.take(index[start:stop]), threads)
+        return score_chunks(scorer, len(rows), rows.between, threads)
+    return score_chunks(scorer, len(index), lambda start, stop: rows.take(index[start:stop]), threads)

@@ -67,5 +67,7 @@ def check_state(
             raise MalformedError(f"state.{name} holds NaN or infinite values")
         if name.endswith(".columns") and not np.array_equal(array, tensor.cpu().numpy()):
             raise MalformedError(f"state.{name} are other features than those of these rows")
+        if ".inputs." in name and not np.array_equal(array, tensor.cpu().numpy()):
+            raise MalformedError(f"state.{name} is not what these rows give")
         if name.endswith((".step", ".times", "steps_done")) and not (array >= 0).all() & (array < _MOST_STEPS).all():
             raise MalformedError(f"state.{name} counts no steps")

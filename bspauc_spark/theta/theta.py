@@ -13,10 +13,12 @@ from torch import Tensor
 
 from bspauc_spark.rows.rows import Batch, SparseBatch
 from bspauc_spark.theta.group import Group
+from bspauc_spark.theta.inputs import Inputs
 from bspauc_spark.theta.lazy_layer import LazyLayer
 from bspauc_spark.theta.members import Members, build
 from bspauc_spark.theta.networks import LayeredNetwork, NetworkSpec, ScoringNetwork
 from bspauc_spark.theta.optimizers import TrainingSettings, adam_epsilon, make_optimizer, move_average
+from bspauc_spark.theta.table import Dropout, rate_at
 
 
 class Theta:
@@ -25,9 +27,17 @@ class Theta:
     Every rank has the same θ: before a step moves it, the gradients of all ranks are summed.
     """
 
-    def __init__(self, spec: NetworkSpec, settings: TrainingSettings, columns: Tensor | None, seed: int) -> None:
-        self._settings = settings
-        self.network = build(spec, torch.Generator().manual_seed(seed), columns)
+    def __init__(
+        self,
+        spec: NetworkSpec,
+        settings: TrainingSettings,
+        columns: Tensor | None,
+        seed: int,
+        inputs: Inputs | None = None,
+        dropout: Dropout | None = None,
+    ) -> None:
+        self._settings, self._dropout = settings, dropout
+        self.network = build(spec, torch.Generator().manual_seed(seed), columns, inputs)
         self.network.to(torch.device(settings.device))
         self.average = copy.deepcopy(self.network) if settings.averaging > 0 else self.network
         self.lazy = self._lazy_layers() if columns is not None else {}
@@ -41,24 +51,37 @@ class Theta:
         return max(1, self.network.spec.members)
 
     def begin(self, rate: float, steps: int) -> None:
-        """Prepare ``steps`` steps at ``rate`` times the learning rate."""
+        """Prepare ``steps`` steps at ``rate`` times the learning rate, which may fall from step to step."""
+        self._rate = self._settings.learning_rate * rate
         for group in self.optimizer.param_groups:
-            group["lr"] = self._settings.learning_rate * rate
+            group["lr"] = self._rate * self._fallen()
         for lazy in self.lazy.values():
-            lazy.begin(self._settings.learning_rate * rate, steps, self.steps_done)
+            # Rows of the table catch up with many steps at once, so all steps of a block have the rate of the first.
+            lazy.begin(self._rate * self._fallen(), steps, self.steps_done)
+
+    def _fallen(self) -> float:
+        return rate_at(self.steps_done, self._settings.all_steps) if self._settings.all_steps else 1.0
 
     def look_up(self, batch: Batch) -> list[Batch]:
         """The batch in the form that each network takes."""
         if not self.lazy:
             return [batch]
-        assert isinstance(batch, SparseBatch)
-        return [lazy.multiply(batch) for lazy in self.lazy.values()]
+        prepared = self.network.prepare(batch)
+        assert isinstance(prepared, SparseBatch)
+        return [lazy.multiply(prepared) for lazy in self.lazy.values()]
 
-    def scores(self, batches: list[Batch]) -> Tensor:
-        """The scores of a batch by the θ that is trained: a column for each member, or only one."""
+    def scores(self, batches: list[Batch], places: Tensor) -> Tensor:
+        """The scores of a batch by the θ that is trained: a column for each member, or only one.
+
+        ``places`` are those of the rows in the batch of all ranks.
+        """
+        kept: Tensor | None = None
+        if self._dropout is not None:
+            kept = self._dropout.kept(self.steps_done, 2 * self._settings.batch_size, places.cpu().numpy())
+            kept = kept.to(places.device)
         if isinstance(self.network, Members):
-            return self.network.each(batches if self.lazy else batches[0])
-        scores: Tensor = self.network(batches[0])
+            return self.network.each(batches if self.lazy else batches[0], kept)
+        scores: Tensor = self.network(batches[0]) if kept is None else self.network(batches[0], kept[:, 0])
         return scores[:, None]
 
     def step(self, batches: list[Batch], learned: Tensor | None, group: Group) -> None:
@@ -68,6 +91,9 @@ class Theta:
         """
         group.sum_gradients(self.parameters)
         self.network.restrict_gradients(self.steps_done, self._settings.features_per_step)
+        if self._settings.all_steps:
+            for settings in self.optimizer.param_groups:
+                settings["lr"] = self._rate * self._fallen()
         self.optimizer.step()
         for number, (lazy, batch) in enumerate(zip(self.lazy.values(), batches, strict=False)):
             assert isinstance(batch, SparseBatch)
@@ -98,8 +124,10 @@ class Theta:
         return [*own, *(moment for lazy in self.lazy.values() for moment in lazy.moments.values())]
 
     def tensors(self) -> dict[str, Tensor]:
-        """All tensors by name. The number of steps is not among them."""
-        tensors = {f"network.{name}": tensor for name, tensor in self.network.state_dict().items()}
+        """All tensors by name. The number of steps is not among them, nor are the inputs of one of two networks."""
+        both = self.average is not self.network
+        own = {name: t for name, t in self.network.state_dict().items() if not (both and name.startswith("inputs."))}
+        tensors = {f"network.{name}": tensor for name, tensor in own.items()}
         tensors |= {f"average.{name}": tensor for name, tensor in self.average.state_dict().items()}
         for number, values in self.optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer.{number}.{name}": tensor for name, tensor in values.items()}
@@ -118,7 +146,8 @@ class Theta:
             kind, _, rest = name.partition(".")
             if kind in tensors:
                 tensors[kind][rest] = torch.from_numpy(array.copy())
-        self.network.load_state_dict(tensors["network"])
+        inputs = {name: tensor for name, tensor in tensors["average"].items() if name.startswith("inputs.")}
+        self.network.load_state_dict({**inputs, **tensors["network"]})
         self.average.load_state_dict(tensors["average"])
         for prefix, lazy in self.lazy.items():
             for name, moment in lazy.moments.items():

@@ -21,8 +21,10 @@ from bspauc_spark.selection import Selection
 from bspauc_spark.statistics import OrderedScores, pair_sum
 from bspauc_spark.statistics.binned import Bins, Contents, Histogram, ordered
 from bspauc_spark.theta.device import place_rows
+from bspauc_spark.theta.find_inputs import find_inputs, used_columns
 from bspauc_spark.theta.group import Alone, Group
 from bspauc_spark.theta.honest import Judges, refuse_bad
+from bspauc_spark.theta.inputs import DenseInputs
 from bspauc_spark.theta.members import Members
 from bspauc_spark.theta.networks import NetworkSpec
 from bspauc_spark.theta.optimizers import TrainingSettings
@@ -31,6 +33,7 @@ from bspauc_spark.theta.sample import in_sample
 from bspauc_spark.theta.scores import Scores
 from bspauc_spark.theta.scoring import score_rows
 from bspauc_spark.theta.state import State, check_state, with_draws
+from bspauc_spark.theta.table import Dropout
 from bspauc_spark.theta.theta import Theta, copies
 
 # Draws are made for this many steps at a time: enough to forget their cost, little enough to hold in memory.
@@ -68,10 +71,14 @@ class Worker:
         self.rows = place_rows(rows, torch.device(settings.device)) if settings.on_gpu else dict(rows)
         self.settings = settings
         self.group = Alone() if group is None else group
-        init, draw, self._sample = np.random.SeedSequence(settings.seed).generate_state(3, np.uint64).tolist()
+        seeds = np.random.SeedSequence(settings.seed).generate_state(5, np.uint64).tolist()
+        init, draw, self._sample, scales, drops = seeds
         self._generator = torch.Generator().manual_seed(draw >> 1)
-        columns = used_columns(self.group, rows) if spec.kind != "kernel" else None
-        self.theta = Theta(spec, settings, columns, init >> 1)
+        inputs = find_inputs(rows, self.group, scales) if spec.inputs == "auto" else None
+        dense = spec.kind == "kernel" or isinstance(inputs, DenseInputs)
+        columns = None if dense else used_columns(rows, self.group)
+        dropout = Dropout(drops, max(1, spec.members), sum(spec.hidden_layers)) if spec.kind == "table" else None
+        self.theta = Theta(spec, settings, columns, init >> 1, inputs, dropout)
         self._judges = Judges(rows, spec.members, spec.fold_seed) if spec.members else None
         self._scores: dict[str, Float32Array] | None = None
         self.score_seconds = 0.0
@@ -276,7 +283,9 @@ class Worker:
         own_positives, own_negatives = positives[positives >= 0], negatives[negatives >= 0]
         batches = self._batch(own_positives, own_negatives)
         with torch.autocast(device.type, torch.bfloat16, enabled=settings.mixed_precision):
-            own: Tensor = theta.scores(batches).float() if len(own_places) else torch.zeros(0, theta.columns).to(device)
+            own = torch.zeros(0, theta.columns).to(device)
+            if len(own_places):
+                own = theta.scores(batches, own_places).float()
         scores = self.group.join(own.detach(), own_places, 2 * settings.batch_size).requires_grad_()
         loss = member_losses(settings.pairing, scores[: settings.batch_size], scores[settings.batch_size :], v, u)
         (due,) = torch.autograd.grad(loss.sum(), scores)
@@ -352,14 +361,3 @@ class Worker:
 
 def _size(part: Float32Array | Histogram) -> int:
     return len(part.bins) if isinstance(part, Histogram) else len(part)
-
-
-def used_columns(group: Group, rows: Mapping[str, Rows]) -> Tensor | None:
-    """The features that occur in any rank's training rows, where these are sparse."""
-    own = [rows[name].columns() for name in (POSITIVES, NEGATIVES)]
-    if any(columns is None for columns in own):
-        return None
-    (every,) = group.gather([np.unique(np.concatenate([c for c in own if c is not None]))])
-    shared = np.frombuffer(group.share(np.unique(every).tobytes()), dtype=np.int32)
-    # One at least: what is not in the layer is looked up somewhere too, with a value of 0.
-    return torch.from_numpy(shared.copy() if len(shared) else np.zeros(1, dtype=np.int32))

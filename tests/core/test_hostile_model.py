@@ -69,7 +69,7 @@ JSON_TABLE: list[tuple[str, Any, str]] = [
     ("threshold", 10**400, "threshold must be a finite number"),
     ("negativeLabel", None, "negativeLabel must be a finite number, not None"),
     ("network", [], "network must be an object, not a list"),
-    ("network.kind", "os.system", "network.kind must be 'mlp' or 'linear' or 'kernel', not a str"),
+    ("network.kind", "os.system", "network.kind must be 'mlp' or 'linear' or 'kernel' or 'table', not a str"),
     ("network.num_features", 0, "network.num_features must be a whole number from 1 to"),
     ("network.num_features", -(2**70), "network.num_features must be"),
     ("network.num_features", 2**31 - 1, r"theta.first.weight is float32 \[20, 8\], where float32 \[2147483647, 8\]"),

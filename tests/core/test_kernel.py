@@ -20,8 +20,9 @@ from bspauc_spark.rows.kinds import CHUNK_ROWS, NEGATIVES, POSITIVES, ShardFile
 from bspauc_spark.rows.shards import Shards
 from bspauc_spark.selection import Selection
 from bspauc_spark.spark import plan
+from bspauc_spark.theta.fourier import frequencies
 from bspauc_spark.theta.median import median_width
-from bspauc_spark.theta.networks import NetworkSpec, frequencies
+from bspauc_spark.theta.networks import NetworkSpec
 from bspauc_spark.theta.optimizers import TrainingSettings
 from bspauc_spark.theta.scoring import one_thread, score_rows
 from bspauc_spark.theta.worker import Worker

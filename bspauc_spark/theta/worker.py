@@ -72,7 +72,7 @@ class Worker:
         self._generator = torch.Generator().manual_seed(draw >> 1)
         columns = used_columns(self.group, rows) if spec.kind != "kernel" else None
         self.theta = Theta(spec, settings, columns, init >> 1)
-        self._judges = Judges(rows, spec.members, spec.fold_seed) if spec.members else None
+        self._judges = Judges(rows, spec.members, spec.fold_seed, self.group) if spec.members else None
         self._scores: dict[str, Float32Array] | None = None
         self.score_seconds = 0.0
         """What the last pass took."""

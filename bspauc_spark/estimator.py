@@ -30,6 +30,7 @@ from bspauc_spark.loop.monitor import Outcome
 from bspauc_spark.model import BSPAUCModel
 from bspauc_spark.results import tracking
 from bspauc_spark.results.diagnostics import Diagnostics
+from bspauc_spark.results.headline import OUT_OF_FOLD, TRAINING
 from bspauc_spark.results.history import Round
 from bspauc_spark.results.progress import ProgressBar
 from bspauc_spark.results.summary import TrainingSummary
@@ -37,9 +38,8 @@ from bspauc_spark.rows.columns import check_frame, check_outputs
 from bspauc_spark.rows.kinds import NEGATIVES, POSITIVES
 from bspauc_spark.rows.staging import StagedData, stage
 from bspauc_spark.rows.storage import folder
-from bspauc_spark.scorer import LossCurves, Scorer, balanced_threshold
+from bspauc_spark.scorer import LossCurves, Scorer, judged
 from bspauc_spark.selection import Selection, solve
-from bspauc_spark.selection.label_noise import estimate_label_noise
 from bspauc_spark.spark import plan
 from bspauc_spark.spark.accessors import Accessors
 from bspauc_spark.spark.params import check_together, learning_params, optional
@@ -116,7 +116,7 @@ class BSPAUCClassifier(
             with tracking.run(self.getTracking(), self._parent_run, about) as run:
                 with self._workers(spark, placement, staged, spec, decay) as workers:
                     try:
-                        outcome = self._run(workers, decay, checkpoints, run.log_round)
+                        outcome = self._run(workers, spec, decay, checkpoints, run.log_round)
                     except BSPAUCError as error:
                         about["seconds"] = time.perf_counter() - start
                         if error.outcome is not None and error.outcome.scores is not None:
@@ -188,11 +188,16 @@ class BSPAUCClassifier(
                 yield worker
 
     def _run(
-        self, workers: Workers, decay: float, checkpoints: Checkpoints | None, log: Callable[[Round], None]
+        self,
+        workers: Workers,
+        spec: NetworkSpec,
+        decay: float,
+        checkpoints: Checkpoints | None,
+        log: Callable[[Round], None],
     ) -> Outcome:
         """Algorithm 1 under a progress bar."""
-        rounds = self.getRounds()
-        with contextlib.closing(ProgressBar(rounds, shown=self.getVerbose())) as bar:
+        rounds, rows = self.getRounds(), OUT_OF_FOLD if spec.members else TRAINING
+        with contextlib.closing(ProgressBar(rounds, shown=self.getVerbose(), rows=rows)) as bar:
 
             def show(row: Round) -> None:
                 bar.show(row)
@@ -217,19 +222,23 @@ class BSPAUCClassifier(
         pos, neg = outcome.scores.positive, outcome.scores.negative
         kept = dataclasses.replace(outcome.selection, scores=(pos, neg))
         selection = _final_selection(kept, outcome.scores) if self.getSelfPaced() else kept
-        noise = estimate_label_noise(pos, neg)
+        noise, threshold, of_validation = judged(outcome.scores)
+        # Nobody knows how many labels are wrong among rows that the network may have learned by heart.
+        honest = of_validation or (noise if spec.members else None)
         summary = TrainingSummary(
             rounds=tuple(outcome.history),
             best_round=outcome.best_round,
             counts=dict(staged.counts),
-            diagnostics=Diagnostics.of(outcome.scores, selection, noise),
+            diagnostics=Diagnostics.of(
+                outcome.scores, selection, noise, spec.members, honest.wrong_shares if honest else None
+            ),
             about=about,
         )
         scorer = Scorer(
             spec=spec,
             sparse=staged.shards.sparse,
             weights=outcome.weights,
-            threshold=balanced_threshold(pos, neg),
+            threshold=threshold,
             negative_label=staged.negative_label,
             label_noise=noise,
             selection=selection,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -20,16 +20,19 @@ from bspauc_spark.rows.arrow import CheckedFeatures, DenseFeatures, SparseFeatur
 from bspauc_spark.rows.rows import Batch, DenseRows, Rows, SparseBatch, SparseRows
 from bspauc_spark.rows.storage import on_disk
 from bspauc_spark.selection import Selection
-from bspauc_spark.selection.label_noise import LabelNoise
+from bspauc_spark.selection.label_noise import LabelNoise, estimate_label_noise
 from bspauc_spark.statistics import CountArray, OrderedScores, as_scores, negative_losses, positive_losses
 from bspauc_spark.statistics.binned import exact_on_bins
 from bspauc_spark.theta.honest import folds_of, honest_scores
 from bspauc_spark.theta.inputs import inputs_of
 from bspauc_spark.theta.members import Members, build
 from bspauc_spark.theta.networks import NetworkSpec, ScoringNetwork
+from bspauc_spark.theta.scores import Scores
 from bspauc_spark.theta.scoring import ChunkScorer, score_chunks
 
 _CURVE_POINTS = 1025
+FEWEST_VALIDATION_ROWS = 50
+"""Of each class, for probability and threshold."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,6 +239,19 @@ def balanced_threshold(pos: OrderedScores, neg: OrderedScores) -> float:
     ranks = pos.count_below(cut), neg.count_below(cut)
     lower = [scores.at(rank - 1) for scores, rank in zip((pos, neg), ranks, strict=True) if rank]
     return (cut + max(lower)) / 2 if lower else cut - 1.0
+
+
+def judged(scores: Scores) -> tuple[LabelNoise, float, LabelNoise | None]:
+    """What labels say about the scores with which a fit ended: label noise, threshold, and that of validation rows.
+
+    Suspicion is always that of training rows. Probability and threshold are for new rows, which a network that learned
+    from the training rows scores otherwise; so they are of the validation rows where there are enough of both classes.
+    """
+    noise, held = estimate_label_noise(scores.positive, scores.negative), scores.validation
+    if held is None or min(map(len, held)) < FEWEST_VALIDATION_ROWS:
+        return noise, balanced_threshold(scores.positive, scores.negative), None
+    found = estimate_label_noise(*held)
+    return replace(noise, knots=found.knots, values=found.values), balanced_threshold(*held), found
 
 
 _loaded: dict[str, Scorer] = {}

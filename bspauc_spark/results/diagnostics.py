@@ -13,10 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from bspauc_spark.errors import MalformedError
-from bspauc_spark.schema import many, real, record, text, whole
+from bspauc_spark.results.headline import OUT_OF_FOLD, ROWS, TRAINING, VALIDATION
+from bspauc_spark.schema import many, maybe, real, record, text, whole
 from bspauc_spark.selection import Selection
 from bspauc_spark.selection.label_noise import LabelNoise
 from bspauc_spark.statistics import OrderedScores
+from bspauc_spark.theta.networks import MOST_FOLDS
 from bspauc_spark.theta.scores import Scores
 
 BINS = 60
@@ -37,7 +39,7 @@ class Diagnostics:
     excluded: Mapping[str, tuple[int, ...]]
     """How many rows of each bin it leaves out."""
     rows: str
-    """The rows of the curves: ``validation``, or ``training`` if no rows were held back."""
+    """The rows of the curves: ``validation``; if no rows were held back the training rows, ``out-of-fold`` or not."""
     thresholds: tuple[float, ...]
     """Scores in falling order. At a threshold, the rows that score at least as much count as positive."""
     true_positive_rate: tuple[float, ...]
@@ -45,9 +47,20 @@ class Diagnostics:
     precision: tuple[float, ...]
     suspicious: tuple[Mapping[str, Any], ...]
     """The training rows with the most suspicious labels: label, score and suspicion."""
+    members: int = 0
+    """How many members judged the training rows out of fold; 0: the network that learned from them did."""
+    wrong_shares: tuple[float, ...] | None = None
+    """Estimated shares of wrong labels among positives and negatives; None without scores of rows not learned from."""
 
     @classmethod
-    def of(cls, scores: Scores, selection: Selection, noise: LabelNoise) -> Diagnostics:
+    def of(
+        cls,
+        scores: Scores,
+        selection: Selection,
+        noise: LabelNoise,
+        members: int = 0,
+        wrong_shares: tuple[float, float] | None = None,
+    ) -> Diagnostics:
         """The diagnostics of the scores with which a fit ended."""
         pos, neg = scores.positive, scores.negative
         edges = _edges(pos, neg)
@@ -59,7 +72,9 @@ class Diagnostics:
         tau, partly = selection.tau_negative, selection.phi_negative > 0
         last = neg.count_at_most(tau) if partly else neg.count_below(tau)
         kept["negatives"], excluded["negatives"] = _counts(neg, 0, last, edges), _counts(neg, last, len(neg), edges)
-        rows, judged = ("validation", scores.validation) if scores.validation else ("training", (pos, neg))
+        rows, judged = OUT_OF_FOLD if members else TRAINING, (pos, neg)
+        if scores.validation:
+            rows, judged = VALIDATION, scores.validation
         thresholds, above_pos, above_neg = _ranks(*judged)
         return cls(
             edges=_plain(edges),
@@ -72,6 +87,8 @@ class Diagnostics:
             # Where scores are held in bins these counts are rough: there may be no row above the highest threshold.
             precision=_plain(above_pos / np.maximum(above_pos + above_neg, 1)),
             suspicious=_suspicious(pos, neg, noise),
+            members=members,
+            wrong_shares=wrong_shares,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -95,13 +112,15 @@ _STORED = record(
         "edges": many(real(), least=2),
         "kept": _COUNTS,
         "excluded": _COUNTS,
-        "rows": text("validation", "training"),
+        "rows": text(*ROWS),
         "thresholds": many(real(), least=1),
         **dict.fromkeys(("true_positive_rate", "false_positive_rate", "precision"), many(real(0.0, 1.0), least=1)),
         "suspicious": many(
             record({"label": text("positive", "negative"), "score": real(), "suspicion": real(0.0, 1.0)})
         ),
-    }
+    },
+    # The first files did not have it.
+    optional={"members": whole(0, MOST_FOLDS), "wrong_shares": maybe(many(real(0.0, 1.0), 2, 2))},
 )
 
 

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from bspauc_spark.results.diagnostics import Diagnostics
+from bspauc_spark.results.headline import TRAINING
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,11 +26,11 @@ drawing = threading.Lock()
 Draw = Callable[["Axes"], None]
 
 
-def plot_history(history: pd.DataFrame, best_round: int) -> Figure:
+def plot_history(history: pd.DataFrame, best_round: int, rows: str = TRAINING) -> Figure:
     """Four panels over the rounds: AUC, kept fractions, λ and μ, the objective before and after each θ block."""
     figure = Figure(figsize=(10, 6.5), layout="constrained")
     axes = figure.subplots(2, 2, sharex=True)
-    for axis, draw in zip(axes.flat, history_panels(history, best_round).values(), strict=False):
+    for axis, draw in zip(axes.flat, history_panels(history, best_round, rows).values(), strict=False):
         draw(axis)
         _finish(axis)
     for axis in axes[0]:
@@ -55,10 +56,10 @@ def panel(draw: Draw) -> Figure:
     return figure
 
 
-def history_panels(history: pd.DataFrame, best_round: int) -> dict[str, Draw]:
-    """The panels over the rounds, each by a sentence that describes it."""
+def history_panels(history: pd.DataFrame, best_round: int, rows: str = TRAINING) -> dict[str, Draw]:
+    """The panels over the rounds, each by a sentence that describes it; ``rows`` says how training rows were judged."""
     return {
-        "AUC after each round": partial(_auc, history=history, best_round=best_round),
+        "AUC after each round": partial(_auc, history=history, best_round=best_round, rows=rows),
         "Share of the positives and of the negatives kept in each round": partial(_fractions, history=history),
         "Pace λ and balance μ of each round": partial(_pace, history=history),
         "Objective before and after each θ block": partial(_objective, history=history),
@@ -90,8 +91,8 @@ def _over_rounds(axis: Axes, title: str) -> None:
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
-def _auc(axis: Axes, history: pd.DataFrame, best_round: int) -> None:
-    axis.plot(history["round"], history["train_auc"], "o-", color=NEUTRAL, ms=4, label="training (labels as given)")
+def _auc(axis: Axes, history: pd.DataFrame, best_round: int, rows: str) -> None:
+    axis.plot(history["round"], history["train_auc"], "o-", color=NEUTRAL, ms=4, label=f"{rows} (labels as given)")
     if history["validation_auc"].notna().any():
         axis.plot(history["round"], history["validation_auc"], "s-", color=SECOND, ms=4, label="validation")
         axis.axvline(best_round, color=SECOND, ls=":", lw=1, label="round kept")

@@ -9,14 +9,16 @@ from typing import Any
 import numpy as np
 from tqdm.auto import tqdm
 
+from bspauc_spark.results.headline import SHORT, TRAINING
 from bspauc_spark.results.history import Round
 
 
 class ProgressBar:
     """Shows each round as it ends. If it cannot be written, it is given up, and the fit goes on."""
 
-    def __init__(self, rounds: int, shown: bool) -> None:
+    def __init__(self, rounds: int, shown: bool, rows: str = TRAINING) -> None:
         self._bar: Any = None
+        self._name = SHORT[rows]
         if shown:
             with self._trying():
                 self._bar = tqdm(total=rounds, desc="BSPAUC", unit="round")
@@ -27,7 +29,7 @@ class ProgressBar:
             return
         with self._trying():
             self._bar.set_postfix_str(
-                f"AUC {row.train_auc:.4f}"
+                f"{self._name} {row.train_auc:.4f}"
                 + (f", validation {row.validation_auc:.4f}" if np.isfinite(row.validation_auc) else "")
                 + f", kept {row.positive_fraction:.0%} + {row.negative_fraction:.0%} -"
             )

@@ -14,6 +14,7 @@ import pandas as pd
 
 from bspauc_spark.results import plots
 from bspauc_spark.results.diagnostics import MOST_SUSPICIOUS, Diagnostics
+from bspauc_spark.results.headline import ASSUMPTION, NAMES, SHORT, Headline
 from bspauc_spark.results.history import Round
 from bspauc_spark.version import __version__
 
@@ -33,6 +34,10 @@ class Reported(Protocol):
     def diagnostics(self) -> Diagnostics | None: ...
     @property
     def history(self) -> pd.DataFrame: ...
+    @property
+    def headline(self) -> Headline: ...
+    @property
+    def training_rows(self) -> str: ...
 
 
 # Matplotlib's colours, and the names under which the page has one for light and one for dark.
@@ -58,14 +63,16 @@ def render(summary: Reported, audited: pd.DataFrame | None = None) -> str:
     loader = jinja2.PackageLoader("bspauc_spark.results", "templates")
     environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters["figure"] = _figure
-    history, found = summary.history, summary.diagnostics
+    history, found, rows = summary.history, summary.diagnostics, summary.training_rows
     suspicious = pd.DataFrame(found.suspicious if found else ()) if audited is None else audited.head(MOST_SUSPICIOUS)
     return environment.get_template("report.html").render(
         summary=summary,
         about=summary.about,
         last=summary.rounds[summary.best_round - 1],
-        history=history[[*_SHOWN]].rename(columns=_SHOWN),
-        rounds={alt: _svg(draw) for alt, draw in plots.history_panels(history, summary.best_round).items()},
+        assumption=ASSUMPTION,
+        training_name=NAMES[rows],
+        history=history[[*_SHOWN]].rename(columns={**_SHOWN, "train_auc": SHORT[rows]}),
+        rounds={alt: _svg(draw) for alt, draw in plots.history_panels(history, summary.best_round, rows).items()},
         scores={alt: _svg(draw) for alt, draw in plots.score_panels(found).items()} if found else {},
         suspicious=suspicious,
         excluded={kind: sum(counts) for kind, counts in found.excluded.items()} if found else {},

@@ -11,6 +11,7 @@ import pandas as pd
 
 from bspauc_spark.errors import MalformedError
 from bspauc_spark.results.diagnostics import Diagnostics
+from bspauc_spark.results.headline import OUT_OF_FOLD, TRAINING, VALIDATION, Headline, true_auc
 from bspauc_spark.results.history import Round
 from bspauc_spark.rows.storage import on_disk
 from bspauc_spark.schema import many, mapping, maybe, plain, real, record, text, whole
@@ -33,14 +34,33 @@ class TrainingSummary:
 
     @property
     def history(self) -> pd.DataFrame:
-        """The history as a table: one row for each round."""
+        """The history as a table: one row for each round. With ``folds`` its ``train_auc`` is out of fold."""
         return pd.DataFrame([asdict(row) for row in self.rounds], columns=[f.name for f in fields(Round)])
+
+    @property
+    def headline(self) -> Headline:
+        """The AUC of the kept round that says most about new rows: of validation rows, else out of fold, else training.
+
+        Beside it stands an estimate of the AUC on true labels, unless the network learned from these rows.
+        """
+        best, found = self.rounds[self.best_round - 1], self.diagnostics
+        if best.validation_auc == best.validation_auc:
+            auc, rows = best.validation_auc, VALIDATION
+        else:
+            auc, rows = best.train_auc, self.training_rows
+        shares = found.wrong_shares if found is not None else None
+        return Headline(auc, rows, true_auc(auc, *shares) if shares else None)
+
+    @property
+    def training_rows(self) -> str:
+        """How training rows were judged: ``out-of-fold``, or as rows of ``training``."""
+        return OUT_OF_FOLD if self.diagnostics is not None and self.diagnostics.members else TRAINING
 
     def plot(self) -> Figure:
         """A figure of AUC, kept fractions, λ and μ, and the objective over the rounds."""
         from bspauc_spark.results.plots import plot_history
 
-        return plot_history(self.history, self.best_round)
+        return plot_history(self.history, self.best_round, self.training_rows)
 
     def report(self, path: str | Path, audited: pd.DataFrame | None = None) -> Path:
         """Write one page of HTML about the fit, which needs no other file; returns its path.

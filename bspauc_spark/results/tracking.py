@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from mlflow.entities import Metric
 
     from bspauc_spark.results.diagnostics import Diagnostics
+    from bspauc_spark.results.headline import Headline
     from bspauc_spark.results.summary import TrainingSummary
 
 # At the end of a fit a server is given up that has answered nothing for so long.
@@ -109,6 +110,7 @@ class _Outbox:
     """What is still to be delivered."""
 
     rounds: list[tuple[Round, int]] = field(default_factory=list)
+    headline: Headline | None = None
     artifacts: Path | None = None
     status: str | None = None
     """How the fit ended; None while it runs."""
@@ -152,7 +154,9 @@ class Tracker:
             self._refused(_named(self._error))
 
     def log_summary(self, summary: TrainingSummary) -> None:
-        """Artifacts: the history, the plots, the report."""
+        """The headline; artifacts: the history, the plots, the report."""
+        with self._changed:
+            self._outbox.headline = summary.headline
         self._keep_history()
         self._keep("rounds.png", lambda path: _draw(summary, path))
         if summary.diagnostics is not None:
@@ -208,11 +212,16 @@ class Tracker:
             self._answered = time.monotonic()
             status = None
             while status is None and not self._abandoned:
-                rounds, artifacts, status = self._take_pending()
-                if rounds:
-                    client.log_batch(run_id, metrics=[metric for row, at in rounds for metric in _metrics(row, at)])
+                taken = self._take_pending()
+                status = taken.status
+                if taken.rounds:
+                    metrics = [metric for row, at in taken.rounds for metric in _metrics(row, at)]
+                    client.log_batch(run_id, metrics=metrics)
                     self._answered = time.monotonic()
-                for file in sorted(artifacts.iterdir()) if artifacts else ():
+                if taken.headline is not None:
+                    client.log_batch(run_id, **_headline(taken.headline))
+                    self._answered = time.monotonic()
+                for file in sorted(taken.artifacts.iterdir()) if taken.artifacts else ():
                     client.log_artifact(run_id, str(file))
                     self._answered = time.monotonic()
             self._end_run()
@@ -225,12 +234,12 @@ class Tracker:
         """End the run that this thread started, if it did, and what MLflow started with it, such as system metrics."""
         self._mlflow.end_run(self._outbox.status or "FAILED")
 
-    def _take_pending(self) -> tuple[list[tuple[Round, int]], Path | None, str | None]:
+    def _take_pending(self) -> _Outbox:
         with self._changed:
             while not self._outbox.rounds and self._outbox.status is None:
                 self._changed.wait()
             taken, self._outbox = self._outbox, _Outbox(status=self._outbox.status)
-        return taken.rounds, taken.artifacts, taken.status
+        return taken
 
     def _start_run(self) -> str:
         """A run of its own. MLflow's active run is per thread, so the caller's stays what it was."""
@@ -257,6 +266,17 @@ def _metrics(row: Round, at: int) -> list[Metric]:
 
     values = row.to_dict()
     return [Metric(n, float(v), at, row.round) for n, v in values.items() if v is not None and n != "round"]
+
+
+def _headline(found: Headline) -> dict[str, list[Any]]:
+    from mlflow.entities import Metric, RunTag
+
+    values = {"auc": found.auc, "estimated_true_auc": found.true_auc}
+    now = int(time.time() * 1000)
+    return {
+        "metrics": [Metric(name, value, now, 0) for name, value in values.items() if value is not None],
+        "tags": [RunTag("bspauc.auc", found.name)],
+    }
 
 
 def _draw(summary: TrainingSummary, path: Path, found: Diagnostics | None = None) -> None:

@@ -208,8 +208,8 @@ class BSPAUCParams(BSPAUCModelParams, HasValidationIndicatorCol, HasSeed):
     stepsPerRound = integer("training steps in each round", 1, default=60)
     regParam = number(
         "weight τ of the penalty Ω(θ) = ½‖θ‖² in the objective; with optimizer 'adamw' the objective has no penalty, "
-        "and this is the rate of the decoupled decay; unset: 0.3, but an mlp or table with 'adamw' gets 6000 / rows "
-        "below 20,000 rows, at most 5, since otherwise it would learn few rows by heart",
+        "and this is the rate of the decoupled decay; unset: 0.3, but an mlp or table with 'adamw' gets 3000 / rows of the "
+        "smaller class if these are below 10,000, at most 5, since otherwise it would learn them by heart",
         0,
         LARGEST_RATE,
     )

@@ -22,9 +22,10 @@ from bspauc_spark.theta.optimizers import TrainingSettings
 
 T = TypeVar("T")
 
-# Few rows would be learned by heart, wrong labels included, unless θ decays faster; much faster, and it shrinks to
-# nothing (docs/defaults.md).
-_LEAST_DECAY, _LARGEST_DECAY, _DECAY_ROWS = 0.3, 5.0, 6_000
+# A batch has as many rows of one class as of the other. So rows of the smaller one come again most often, and are
+# learned by heart, wrong labels included, unless θ decays faster; much faster, and it shrinks to nothing
+# (docs/defaults.md).
+_LEAST_DECAY, _LARGEST_DECAY, _DECAY_ROWS = 0.3, 5.0, 3_000
 
 
 def columns(params: Accessors) -> Columns:
@@ -118,7 +119,7 @@ def decay(params: Accessors, counts: Mapping[str, int]) -> float:
         return params.getRegParam()
     if params.getNetwork() not in ("mlp", "table") or params.getOptimizer() != "adamw":
         return _LEAST_DECAY
-    wanted = _DECAY_ROWS / (counts[POSITIVES] + counts[NEGATIVES])
+    wanted = _DECAY_ROWS / min(counts[POSITIVES], counts[NEGATIVES])
     return min(max(wanted, _LEAST_DECAY), _LARGEST_DECAY)
 
 

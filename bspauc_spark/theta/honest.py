@@ -26,25 +26,39 @@ Folds: TypeAlias = npt.NDArray[np.uint8]
 _SAMPLE_ROWS = 2048
 # Below this part of its mean a deviation is rounding.
 _ROUNDING = 1e-6
+# How many of the negatives are witnesses, and which share of them at most; fewer than the last number say too little.
+_WITNESSES, _WITNESS_SHARE, _FEWEST_WITNESSES = 1000, 0.05, 20
+# All copies of a row are witnesses or none is. Where too many are, the next slice of the hashes is taken.
+_SLICES_TRIED = 16
 
 
 class Judges:
-    """The folds of a worker's own training rows. Member k judges the rows of fold k and learns from all others."""
+    """The folds of a worker's own training rows. Member k judges the rows of fold k and learns from all others.
 
-    def __init__(self, rows: Mapping[str, Rows], members: int, seed: int) -> None:
+    From a few negatives, the *witnesses*, no member learns. They tell how much members differ on rows that are new to
+    all of them, and so by how much less the mean of all spreads than one member, as which training rows are judged.
+    """
+
+    def __init__(self, rows: Mapping[str, Rows], members: int, seed: int, group: Group) -> None:
         self.members = members
-        self._fold = {kind: folds_of(rows[kind], members, seed) for kind in (POSITIVES, NEGATIVES)}
+        keys = {kind: keys_of_rows(rows[kind], seed) for kind in (POSITIVES, NEGATIVES)}
+        self._fold = {kind: folds_by(some, members) for kind, some in keys.items()}
+        self._witness = witnesses(keys[NEGATIVES], group)
 
     def learned(self, kind: str, index: IntArray) -> npt.NDArray[np.bool_]:
         """Whether each member learns from the rows at ``index``: rows × members."""
         mask: npt.NDArray[np.bool_] = self._fold[kind][index, None] != np.arange(self.members)
+        if kind == NEGATIVES:
+            mask &= ~self._witness[index, None]
         return mask
 
     def score(self, average: Members, rows: Mapping[str, Rows], group: Group, threads: int) -> Scored:
         """Honest scores of all rows; members are standardised anew for them."""
         scores = {kind: raw_scores(average, rows[kind], fold, threads) for kind, fold in self._fold.items()}
         refuse_bad(scores, average, group)
-        average.standardise(*self._moments(scores, group))
+        means, deviations = self._moments(scores, group)
+        average.standardise(means, deviations)
+        self._widen(average, float(means.mean()), float(deviations.mean() ** 2), rows[NEGATIVES], group)
         scores = {kind: _standardised(average, scores[kind], fold) for kind, fold in self._fold.items()}
         # No member learns from validation rows, so all judge them.
         others = {kind: score_rows(average, rows[kind], threads) for kind in rows if kind not in self._fold}
@@ -65,6 +79,17 @@ class Judges:
         deviations = np.sqrt(np.maximum(squares / count - means**2, 0.0))
         return means, np.where(deviations > _ROUNDING * np.abs(means), deviations, 0.0)
 
+    def _widen(self, average: Members, mean: float, variance: float, negatives: Rows, group: Group) -> None:
+        index = np.flatnonzero(self._witness)
+        if not int(group.counts(len(index)).sum()) or variance == 0.0:
+            return
+        every = [score_rows(member, negatives, index=index).astype(np.float64) for member in average.networks()]
+        scale, shift = (one.cpu().numpy().astype(np.float64) for one in (average.scale, average.shift))
+        spread = np.var(np.stack(every, axis=1) * scale + shift, axis=1, ddof=1)
+        (parts,) = group.gather([np.array([spread.sum(), len(index)])])
+        total, count = np.frombuffer(group.share(parts.reshape(-1, 2).sum(axis=0).tobytes()))
+        average.widen(mean, variance, float(total / count))
+
     def loss(
         self,
         average: Members,
@@ -78,7 +103,7 @@ class Judges:
         for number in range(self.members):
             own = list[Float32Array]()
             for kind, index in sample.items():
-                index = index[self._fold[kind][index] != number]
+                index = index[self.learned(kind, index)[:, number]]
                 own += [score_rows(average.member(number), rows[kind], index=index), weights[kind][index]]
             losses.append(_mean_loss(*group.gather(own)))
         return float(np.mean(losses))
@@ -107,8 +132,27 @@ def keys_of_rows(rows: Rows, seed: int) -> Keys:
 
 def folds_of(rows: Rows, folds: int, seed: int) -> Folds:
     """The fold of each row."""
-    found: Folds = (keys_of_rows(rows, seed) % np.uint64(folds)).astype(np.uint8)
+    return folds_by(keys_of_rows(rows, seed), folds)
+
+
+def folds_by(keys: Keys, folds: int) -> Folds:
+    """The same, of rows with these keys."""
+    found: Folds = (keys % np.uint64(folds)).astype(np.uint8)
     return found
+
+
+def witnesses(keys: Keys, group: Group) -> npt.NDArray[np.bool_]:
+    """Which of the own negatives are witnesses: those whose hash lies in a slice, the same for any number of ranks."""
+    total = int(group.counts(len(keys)).sum())
+    slices = max(round(1 / _WITNESS_SHARE), total // _WITNESSES)
+    # The fold is a remainder of the hash, the slice is in its upper bits: one says nothing of the other.
+    place = ((keys >> np.uint64(32)) * np.uint64(slices)) >> np.uint64(32)
+    own = np.bincount(place[place < _SLICES_TRIED].astype(np.int64), minlength=_SLICES_TRIED)
+    (parts,) = group.gather([own])
+    counts = np.frombuffer(group.share(parts.reshape(-1, _SLICES_TRIED).sum(axis=0).tobytes()), dtype=np.int64)
+    fit = np.flatnonzero((counts >= _FEWEST_WITNESSES) & (counts <= 2 * total / slices))
+    chosen: npt.NDArray[np.bool_] = place == np.uint64(fit[0]) if len(fit) else np.zeros(len(keys), dtype=bool)
+    return chosen
 
 
 def honest_scores(average: Members, rows: Rows, fold: Folds) -> Float32Array:

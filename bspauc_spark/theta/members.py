@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -38,10 +38,15 @@ class Members(ScoringNetwork):
     A pairwise loss leaves the offset of each member free, and says little of its scale. So each one is standardised on
     the rows of its own fold, which it did not learn from, before members are mixed or compared: ``f_k`` becomes
     ``scale_k · f_k + shift_k``, with the mean and the deviation that members have on average.
+
+    Members differ, so their mean spreads less than one of them. It becomes ``stretch · mean + offset``, so that a
+    threshold or a probability that was found among honest scores, which are of one member each, holds for it too.
     """
 
     scale: Tensor
     shift: Tensor
+    stretch: Tensor
+    offset: Tensor
 
     def __init__(
         self,
@@ -54,6 +59,8 @@ class Members(ScoringNetwork):
         self.members = nn.ModuleList(spec.member().build(generator, columns, inputs) for _ in range(spec.members))
         self.register_buffer("scale", torch.ones(spec.members))
         self.register_buffer("shift", torch.zeros(spec.members))
+        self.register_buffer("stretch", torch.ones(1))
+        self.register_buffer("offset", torch.zeros(1))
 
     def networks(self) -> list[ScoringNetwork]:
         """The members."""
@@ -64,12 +71,12 @@ class Members(ScoringNetwork):
         return self.networks()[number]
 
     def forward(self, rows: Batch) -> Tensor:
-        """Scores of ``rows``: the mean of the standardised members."""
+        """Scores of ``rows``: the mean of the standardised members, on the scale of one of them."""
         return self._mixed([member(rows) for member in self.networks()])
 
     def _mixed(self, every: Sequence[Tensor]) -> Tensor:
         scores = [self.standardised(number, scores) for number, scores in enumerate(every)]
-        return torch.stack(scores).mean(dim=0)
+        return torch.stack(scores).mean(dim=0) * self.stretch + self.offset
 
     def for_scoring(self) -> Callable[[Batch], Tensor]:
         """With embeddings that are looked up, those of all members at once."""
@@ -97,6 +104,17 @@ class Members(ScoringNetwork):
         scale = deviations.mean() / deviations
         self.scale.copy_(torch.from_numpy(scale))
         self.shift.copy_(torch.from_numpy(means.mean() - scale * means))
+
+    def widen(self, mean: float, variance: float, disagreement: float) -> None:
+        """Give the mean of members the spread of one member, whose scores have this mean and variance.
+
+        Of a row's scores by all members, ``disagreement`` is the expected variance. Their mean has all of one member's
+        variance but ``(1 − 1/K)`` of this. Members that agree on nothing leave ``1/K``: an estimate below is noise.
+        """
+        count = len(self.scale)
+        left = max(1.0 - (1.0 - 1.0 / count) * disagreement / variance, 1.0 / count)
+        self.stretch.fill_(left**-0.5)
+        self.offset.fill_(mean * (1.0 - left**-0.5))
 
     def each(self, rows: Batch | Sequence[Batch], kept: Tensor | None = None) -> Tensor:
         """The scores by all members, a column each, in one pass. Sparse rows come with the products of each member.
@@ -143,26 +161,28 @@ class Members(ScoringNetwork):
     def to_sequential(self) -> nn.Sequential:
         """The same function as plain torch modules, for dense input, with copied weights."""
         (inputs,) = self._inputs
-        layered = self._layered()
+        layered, constants = self._layered(), dict(self.named_buffers(recurse=False))
         if not layered or inputs is None:
-            return nn.Sequential(Mixture([m.to_sequential() for m in self.networks()], self.scale, self.shift))
+            return nn.Sequential(Mixture([m.to_sequential() for m in self.networks()], constants))
         plain = [nn.Sequential(*network.plain_layers()) for network in layered]
-        return nn.Sequential(copy.deepcopy(inputs).cpu(), Mixture(plain, self.scale, self.shift))
+        return nn.Sequential(copy.deepcopy(inputs).cpu(), Mixture(plain, constants))
 
 
 class Mixture(nn.Module):
-    """The mean of ``scale_k · f_k(x) + shift_k`` over some networks."""
+    """``stretch · mean_k(scale_k · f_k(x) + shift_k) + offset`` for some networks ``f_k``."""
 
     scale: Tensor
     shift: Tensor
+    stretch: Tensor
+    offset: Tensor
 
-    def __init__(self, networks: Sequence[nn.Module], scale: Tensor, shift: Tensor) -> None:
+    def __init__(self, networks: Sequence[nn.Module], constants: Mapping[str, Tensor]) -> None:
         super().__init__()
         self.networks = nn.ModuleList(networks)
-        self.register_buffer("scale", scale.detach().cpu().clone())
-        self.register_buffer("shift", shift.detach().cpu().clone())
+        for name, values in constants.items():
+            self.register_buffer(name, values.detach().cpu().clone())
 
     def forward(self, rows: Tensor) -> Tensor:
         """Scores of dense rows."""
         every = torch.stack([network(rows) for network in self.networks], dim=1)
-        return (every * self.scale + self.shift).mean(dim=1)
+        return (every * self.scale + self.shift).mean(dim=1) * self.stretch + self.offset

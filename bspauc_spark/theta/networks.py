@@ -67,7 +67,7 @@ class NetworkSpec:
         if self.members:
             own = self.member().shapes(columns, layout).items()
             every = {f"members.{k}.{name}": shape for k in range(self.members) for name, shape in own}
-            return {**every, "scale": (self.members,), "shift": (self.members,)}
+            return {**every, "scale": (self.members,), "shift": (self.members,), "stretch": (1,), "offset": (1,)}
         if self.kind == "kernel":
             return {"alpha": (2 * self.random_features, 1)}
         widths, given, embedding = self.widths, self.num_features, dict[str, tuple[int, ...]]()

@@ -79,7 +79,7 @@ class Worker:
         columns = None if dense else used_columns(rows, self.group)
         dropout = Dropout(drops, max(1, spec.members), sum(spec.hidden_layers)) if spec.kind == "table" else None
         self.theta = Theta(spec, settings, columns, init >> 1, inputs, dropout)
-        self._judges = Judges(rows, spec.members, spec.fold_seed) if spec.members else None
+        self._judges = Judges(rows, spec.members, spec.fold_seed, self.group) if spec.members else None
         self._scores: dict[str, Float32Array] | None = None
         self.score_seconds = 0.0
         """What the last pass took."""

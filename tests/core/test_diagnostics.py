@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,9 +27,9 @@ def _scores(rows: int = 4000, validation: bool = False, seed: int = 0) -> Scores
     return Scores(pos, neg, pair(rows // 2) if validation else None)
 
 
-def _diagnostics(scores: Scores, selection: Selection | None = None) -> Diagnostics:
+def _diagnostics(scores: Scores, selection: Selection | None = None, **judged: Any) -> Diagnostics:
     selection = selection or solve(scores.positive, scores.negative, lam=1.0, mu=0.1)
-    return Diagnostics.of(scores, selection, estimate_label_noise(scores.positive, scores.negative))
+    return Diagnostics.of(scores, selection, estimate_label_noise(scores.positive, scores.negative), **judged)
 
 
 def test_histograms_count_every_row_once_and_tell_kept_from_excluded() -> None:
@@ -53,12 +54,15 @@ def test_equal_scores_have_histograms_too() -> None:
     assert sum(found.kept["positives"]) == 5
 
 
-@pytest.mark.parametrize("validation", [False, True])
-def test_curves_are_those_of_the_rows_they_name(validation: bool) -> None:
+@pytest.mark.parametrize(
+    ("validation", "members", "rows"),
+    [(False, 0, "training"), (False, 3, "out-of-fold"), (True, 0, "validation"), (True, 3, "validation")],
+)
+def test_curves_are_those_of_the_rows_they_name(validation: bool, members: int, rows: str) -> None:
     scores = _scores(validation=validation)
-    found = _diagnostics(scores)
+    found = _diagnostics(scores, members=members)
     pos, neg = scores.validation if scores.validation else (scores.positive, scores.negative)
-    assert found.rows == ("validation" if validation else "training")
+    assert found.rows == rows
     for k in (0, 50, -1):
         threshold = np.float32(found.thresholds[k])
         above = [(one.sorted >= threshold).sum() for one in (pos, neg)]
@@ -81,6 +85,6 @@ def test_the_most_suspicious_rows_are_those_of_all_rows() -> None:
 
 
 def test_it_comes_back_from_json_as_it_was() -> None:
-    found = _diagnostics(_scores())
+    found = _diagnostics(_scores(), members=3, wrong_shares=(0.25, 0.0))
     again = Diagnostics.from_dict(json.loads(json.dumps(found.to_dict())))
     assert json.dumps(again.to_dict()) == json.dumps(found.to_dict())

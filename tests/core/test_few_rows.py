@@ -12,9 +12,13 @@ from bspauc_spark.rows.kinds import NEGATIVES, POSITIVES
 from bspauc_spark.spark import plan
 
 
-@pytest.mark.parametrize(("rows", "decay"), [(10**6, 0.3), (20_000, 0.3), (4_000, 1.5), (1_200, 5.0), (10, 5.0)])
-def test_it_grows_as_rows_get_fewer_up_to_a_limit(rows: int, decay: float) -> None:
-    counts = {POSITIVES: rows // 10, NEGATIVES: rows - rows // 10}
+@pytest.mark.parametrize(("rare", "decay"), [(10**6, 0.3), (10_000, 0.3), (2_000, 1.5), (600, 5.0), (5, 5.0)])
+@pytest.mark.parametrize("others", [1, 50])
+@pytest.mark.parametrize("kinds", [(POSITIVES, NEGATIVES), (NEGATIVES, POSITIVES)])
+def test_it_grows_as_the_smaller_class_shrinks_up_to_a_limit(
+    rare: int, others: int, kinds: tuple[str, str], decay: float
+) -> None:
+    counts = dict(zip(kinds, (rare, others * rare), strict=True))
     assert plan.decay(BSPAUCClassifier(), counts) == pytest.approx(decay)
     assert plan.decay(BSPAUCClassifier(regParam=0.01), counts) == 0.01
     assert plan.decay(BSPAUCClassifier(network="linear"), counts) == 0.3

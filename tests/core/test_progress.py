@@ -34,8 +34,8 @@ def full() -> io.TextIOWrapper:
     return open("/dev/full", "w", buffering=1)
 
 
-def show(rounds: int = 3) -> None:
-    bar = ProgressBar(rounds, shown=True)
+def show(rounds: int = 3, **settings: str) -> None:
+    bar = ProgressBar(rounds, shown=True, **settings)
     for _ in range(rounds):
         bar.show(ROUND)
     bar.close()
@@ -45,7 +45,9 @@ def test_the_bar_says_what_a_round_gave(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     show()
     assert "3/3" in sys.stderr.getvalue()
-    assert "AUC 0.7500, validation 0.0000, kept 50% + 0% -" in sys.stderr.getvalue()
+    assert "training AUC 0.7500, validation 0.0000, kept 50% + 0% -" in sys.stderr.getvalue()
+    show(rows="out-of-fold")
+    assert "out-of-fold AUC 0.7500, " in sys.stderr.getvalue()
 
 
 @pytest.mark.parametrize(

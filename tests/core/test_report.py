@@ -92,8 +92,24 @@ def test_a_fit_without_validation_rows_says_whose_curves_they_are() -> None:
 
     text = render(sample_summary(float("nan")))
     assert "No row was held back" in text
-    assert "validation AUC</li>" not in text
+    assert "validation AUC" not in text.split("<svg")[0]
+    assert "<strong>0.8000</strong>training AUC on rows the network learned from, labels as given</li>" in text
+    assert "estimated AUC on true labels" not in text
     assert ">nan<" not in text
+
+
+def test_a_cross_fitted_model_says_that_its_auc_is_out_of_fold_and_what_that_says_about_true_labels() -> None:
+    from bspauc_spark.results.report import render
+
+    text = render(sample_summary(float("nan"), members=4, wrong_shares=(0.3, 0.1)))
+    head, rest = text.split("<svg", maxsplit=1)
+    assert "<title>BSPAUC fit: 0.8000 out-of-fold AUC (a single member&#39;s, so a lower estimate)" in head
+    assert "<strong>0.8000</strong>out-of-fold AUC" in head
+    # ½ + 0.3 / 0.6
+    assert "<strong>≈ 1.000</strong>estimated AUC on true labels, if wrong labels are spread evenly" in head
+    assert "mean of 4 members" in rest
+    assert ">out-of-fold AUC</th>" in rest
+    assert "training AUC" not in text
 
 
 def test_a_summary_of_an_older_model_has_a_report_too() -> None:

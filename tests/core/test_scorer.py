@@ -22,12 +22,13 @@ from scipy import sparse
 from bspauc_spark.errors import InvalidFeaturesError, ModelFormatError
 from bspauc_spark.rows.kinds import CHUNK_ROWS
 from bspauc_spark.saved import JSON_NAME, WEIGHTS_NAME
-from bspauc_spark.scorer import LossCurves, Scorer, balanced_threshold
+from bspauc_spark.scorer import LossCurves, Scorer, balanced_threshold, judged
 from bspauc_spark.selection import Selection, solve
 from bspauc_spark.selection.label_noise import estimate_label_noise
 from bspauc_spark.statistics import ClassScores, negative_losses, positive_losses
 from bspauc_spark.statistics.binned import BinnedScores, Contents, Histogram
 from bspauc_spark.theta.networks import LayeredNetwork, NetworkSpec
+from bspauc_spark.theta.scores import Scores
 
 FEATURES = 20
 
@@ -57,6 +58,24 @@ def test_the_threshold_is_as_good_as_the_best_of_all_cuts(seed: int) -> None:
     s, r = s.astype(np.float32), r.astype(np.float32)
     threshold = balanced_threshold(*class_scores(s, r))
     assert balanced_accuracy(s, r, threshold) == pytest.approx(best_over_all_cuts(s, r), abs=1e-12)
+
+
+def test_probability_and_threshold_are_of_validation_rows_if_there_are_some_tens_of_each_class() -> None:
+    """Training rows are known by heart here; suspicion is about them all the same."""
+    rng = np.random.default_rng(0)
+    training = class_scores(rng.normal(5, 0.1, 300), rng.normal(-5, 0.1, 3000))
+    s, r = (rng.normal(middle, 1, count).astype(np.float32) for middle, count in ((1, 50), (0, 900)))
+    noise, threshold, found = judged(Scores(*training, class_scores(s, r)))
+    assert found is not None
+    assert found == estimate_label_noise(*class_scores(s, r))
+    assert balanced_accuracy(s, r, threshold) == pytest.approx(best_over_all_cuts(s, r), abs=1e-12)
+    grid = np.linspace(-6, 6, 50)
+    assert np.array_equal(noise.probability(grid), found.probability(grid))
+    suspicion = estimate_label_noise(*training).suspicion(grid, grid > 0)
+    assert np.array_equal(noise.suspicion(grid, grid > 0), suspicion)
+    few = judged(Scores(*training, class_scores(s[:49], r)))
+    assert few == (estimate_label_noise(*training), balanced_threshold(*training), None)
+    assert judged(Scores(*training)) == few
 
 
 @pytest.mark.parametrize(

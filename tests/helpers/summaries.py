@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from bspauc_spark.results.diagnostics import Diagnostics
@@ -20,10 +22,10 @@ def round_of(number: int, validation_auc: float) -> Round:
     )
 
 
-def sample_summary(validation_auc: float = 0.91) -> TrainingSummary:
+def sample_summary(validation_auc: float = 0.91, **judged: Any) -> TrainingSummary:
     rng = np.random.default_rng(0)
     pos, neg = (ClassScores.from_array(rng.normal(middle, 1, 500)) for middle in (1, -1))
-    found = Diagnostics.of(Scores(pos, neg, None), solve(pos, neg, 0.5, 0.5), estimate_label_noise(pos, neg))
+    found = Diagnostics.of(Scores(pos, neg, None), solve(pos, neg, 0.5, 0.5), estimate_label_noise(pos, neg), **judged)
     about = {
         "started": "2026-01-01 10:00+00:00",
         "seconds": 12.3,

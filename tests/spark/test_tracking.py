@@ -74,8 +74,8 @@ def test_a_fit_in_an_active_run_logs_params_rounds_tags_and_artifacts(server: Se
     defined = {param.name for param in plain.params if plain.isDefined(param)}
     # What stands for an unset regParam depends on the rows, so it is logged too.
     assert set(run.data.params) == defined | {"validationIndicatorCol", "regParam"}
-    rows = model.summary.counts["positives"] + model.summary.counts["negatives"]
-    assert float(run.data.params["regParam"]) == pytest.approx(6000 / rows)
+    rare = min(model.summary.counts[kind] for kind in ("positives", "negatives"))
+    assert float(run.data.params["regParam"]) == pytest.approx(min(3000 / rare, 5.0))
     assert run.data.params["stepsPerRound"] == "15"
     client = mlflow.MlflowClient()
     for name in ("lam", "positive_fraction", "apd", "objective_after", "train_auc", "validation_auc", "solve_seconds"):
@@ -83,7 +83,10 @@ def test_a_fit_in_an_active_run_logs_params_rounds_tags_and_artifacts(server: Se
         assert [metric.step for metric in logged] == [1, 2, 3]
         assert [metric.value for metric in logged] == pytest.approx(model.summary.history[name].tolist(), rel=1e-6)
         assert [metric.timestamp for metric in logged] == sorted(metric.timestamp for metric in logged)
+    best = model.summary.rounds[model.summary.best_round - 1]
+    assert run.data.metrics["auc"] == pytest.approx(best.validation_auc)
     tags = run.data.tags
+    assert tags["bspauc.auc"] == "validation AUC, labels as given"
     assert int(tags["bspauc.data.positives"]) == model.summary.counts["positives"]
     assert int(tags["bspauc.data.validation_negatives"]) == model.summary.counts["validation_negatives"]
     assert re.fullmatch(r"[0-9a-f]{16}", tags["bspauc.data.fingerprint"])

@@ -108,15 +108,15 @@ class BSPAUCClassifier(
             if staged.folds < self.getFolds():
                 logger.warning("%s", plan.too_few_for_folds(self.getFolds(), staged.folds))
             median = partial(plan.staged_median, shards)
-            spec = plan.network(self, shards.num_features, shards.open, median, staged.folds)
+            decays = plan.decays(self, staged.counts, staged.folds)
+            spec = plan.network(self, shards.num_features, shards.open, median, staged.folds, len(decays))
             preflight.check_memory(spec, shards.sparse, self.getBatchSize())
             about |= self._about(placement, staged)
-            decay = plan.decay(self, staged.counts)
-            about["params"]["regParam"] = decay
+            about["params"]["regParam"] = decays[0] if len(decays) == 1 else list(decays)
             with tracking.run(self.getTracking(), self._parent_run, about) as run:
-                with self._workers(spark, placement, staged, spec, decay) as workers:
+                with self._workers(spark, placement, staged, spec, decays) as workers:
                     try:
-                        outcome = self._run(workers, spec, decay, checkpoints, run.log_round)
+                        outcome = self._run(workers, spec, decays, checkpoints, run.log_round)
                     except BSPAUCError as error:
                         about["seconds"] = time.perf_counter() - start
                         if error.outcome is not None and error.outcome.scores is not None:
@@ -163,13 +163,13 @@ class BSPAUCClassifier(
 
     @contextlib.contextmanager
     def _workers(
-        self, spark: SparkSession, placement: Placement, staged: StagedData, spec: NetworkSpec, decay: float
+        self, spark: SparkSession, placement: Placement, staged: StagedData, spec: NetworkSpec, decays: tuple[float, ...]
     ) -> Iterator[Workers]:
         """The θ side where it was placed, and its end."""
         task = Task(
             shards=staged.shards,
             spec=spec,
-            settings=dataclasses.replace(plan.settings(self, decay), threads=placement.threads),
+            settings=dataclasses.replace(plan.settings(self, decays), threads=placement.threads),
             use_gpu=self.getUseGpu(),
         )
         if placement.processes:
@@ -191,7 +191,7 @@ class BSPAUCClassifier(
         self,
         workers: Workers,
         spec: NetworkSpec,
-        decay: float,
+        decays: tuple[float, ...],
         checkpoints: Checkpoints | None,
         log: Callable[[Round], None],
     ) -> Outcome:
@@ -208,7 +208,7 @@ class BSPAUCClassifier(
                 plan.pace(self),
                 rounds,
                 # Decoupled decay shrinks θ beside the descent on L; it is no term of L.
-                tau=0.0 if self.getOptimizer() == "adamw" else decay,
+                tau=0.0 if self.getOptimizer() == "adamw" else decays[0],
                 ensure_descent=self.getEnsureDescent(),
                 patience=self.getPatience() if optional(self, "validationIndicatorCol") else 0,
                 on_round=show,

@@ -155,7 +155,7 @@ def _arrays(data: bytes, spec: NetworkSpec) -> dict[str, npt.NDArray[Any]]:
         arrays: dict[str, npt.NDArray[Any]] = safetensors.numpy.load(data)
     except (KeyError, ValueError, safetensors.SafetensorError) as error:
         raise MalformedError(f"not safetensors: {type(error).__name__}: {brief(str(error))}") from error
-    prefixes = [f"theta.members.{number}." for number in range(spec.members)] or ["theta."]
+    prefixes = [f"theta.members.{number}." for number in range(spec.networks if spec.members else 0)] or ["theta."]
     columns, points = arrays.get(f"{prefixes[0]}first.columns"), arrays.get("curves.scores")
     inputs = {name.removeprefix(_INPUTS): array for name, array in arrays.items() if name.startswith(_INPUTS)}
     auto, wide = spec.inputs == "auto", "scaled" in inputs

@@ -65,9 +65,10 @@ def fit_arrays(estimator: BSPAUCClassifier, x: Matrix, y: BoolArray, held: BoolA
         kinds |= {VALIDATION_POSITIVES: y & held, VALIDATION_NEGATIVES: ~y & held}
     rows = {kind: as_rows(x[chosen]) for kind, chosen in kinds.items()}
     with one_thread():
-        settings = plan.settings(estimator, plan.decay(estimator, {kind: len(some) for kind, some in rows.items()}))
-        spec = plan.network(estimator, x.shape[1], lambda: rows, members=plan.folds(estimator, rows))
-        worker = Worker(rows, spec, settings)
+        folds = plan.folds(estimator, rows)
+        decays = plan.decays(estimator, {kind: len(some) for kind, some in rows.items()}, folds)
+        spec = plan.network(estimator, x.shape[1], lambda: rows, members=folds, variants=len(decays))
+        worker = Worker(rows, spec, plan.settings(estimator, decays))
         outcome = algorithm.fit(worker, plan.pace(estimator), estimator.getRounds(), tau=0.0)
     return ArrayFit(worker, outcome)
 

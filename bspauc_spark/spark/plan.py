@@ -45,6 +45,7 @@ def network(
     rows: Callable[[], Mapping[str, Rows]],
     median: Callable[[], float] | None = None,
     members: int = 0,
+    variants: int = 1,
 ) -> NetworkSpec:
     """What is to be learned; ``rows`` gives the rows, ``median`` their median distance if it can do without all."""
     kind = params.getNetwork()
@@ -57,6 +58,7 @@ def network(
             num_features,
             layers,
             members=members,
+            variants=variants,
             fold_seed=fold_seed(params) if members else 0,
             inputs="auto" if auto else "raw",
             gaps=gaps(params),
@@ -113,24 +115,27 @@ def too_few_for_folds(wanted: int, found: int) -> str:
     return f"not each of {wanted} folds would have {FEWEST_ROWS} different rows of both classes: the fit has {instead}."
 
 
-def decay(params: Accessors, counts: Mapping[str, int]) -> float:
-    """``regParam``, or what stands for it where it is not set."""
+def decays(params: Accessors, counts: Mapping[str, int], folds: int) -> tuple[float, ...]:
+    """``regParam``, or what stands for it where it is not set: several, of which honest scores say which to believe."""
     if params.isDefined("regParam"):
-        return params.getRegParam()
+        return (params.getRegParam(),)
     if params.getNetwork() not in ("mlp", "table") or params.getOptimizer() != "adamw":
-        return _LEAST_DECAY
+        return (_LEAST_DECAY,)
+    if params.getNetwork() == "table" and folds:
+        return table.DECAYS
     wanted = _DECAY_ROWS / min(counts[POSITIVES], counts[NEGATIVES])
-    return min(max(wanted, _LEAST_DECAY), _LARGEST_DECAY)
+    return (min(max(wanted, _LEAST_DECAY), _LARGEST_DECAY),)
 
 
-def settings(params: Accessors, tau: float) -> TrainingSettings:
-    """How a θ block is trained, with the decay ``tau``."""
+def settings(params: Accessors, decays: tuple[float, ...]) -> TrainingSettings:
+    """How a θ block is trained, with these decays."""
     return TrainingSettings(
         optimizer=params.getOptimizer(),
         learning_rate=params.getLearningRate(),
         batch_size=params.getBatchSize(),
         steps=params.getStepsPerRound(),
-        tau=tau,
+        tau=decays[0],
+        variants=decays if len(decays) > 1 else (),
         pairing=params.getPairing(),
         averaging=params.getAveraging(),
         seed=params.getSeed() % 2**64,

@@ -33,11 +33,14 @@ def build(
 
 
 class Members(ScoringNetwork):
-    """Networks that score as one: a row's score is the mean of theirs.
+    """Networks that score as one: a row's score is the mean of the members'.
 
-    A pairwise loss leaves the offset of each member free, and says little of its scale. So each one is standardised on
-    the rows of its own fold, which it did not learn from, before members are mixed or compared: ``f_k`` becomes
-    ``scale_k · f_k + shift_k``, with the mean and the deviation that members have on average.
+    A member may be made of several networks that differ in their decay: ``variants``. Its score is their weighted mean,
+    with the same ``share`` of a variant in all members. Network ``v · members + k`` is variant ``v`` of member ``k``.
+
+    A pairwise loss leaves the offset of each network free, and says little of its scale. So each one is standardised on
+    the rows of its own fold, which it did not learn from, before networks are mixed or compared: ``f_i`` becomes
+    ``scale_i · f_i + shift_i``, with the mean and the deviation that networks have on average.
 
     Members differ, so their mean spreads less than one of them. It becomes ``stretch · mean + offset``, so that a
     threshold or a probability that was found among honest scores, which are of one member each, holds for it too.
@@ -45,6 +48,7 @@ class Members(ScoringNetwork):
 
     scale: Tensor
     shift: Tensor
+    share: Tensor
     stretch: Tensor
     offset: Tensor
 
@@ -56,18 +60,19 @@ class Members(ScoringNetwork):
         inputs: Inputs | None = None,
     ) -> None:
         super().__init__(spec, inputs)
-        self.members = nn.ModuleList(spec.member().build(generator, columns, inputs) for _ in range(spec.members))
-        self.register_buffer("scale", torch.ones(spec.members))
-        self.register_buffer("shift", torch.zeros(spec.members))
+        self.members = nn.ModuleList(spec.member().build(generator, columns, inputs) for _ in range(spec.networks))
+        self.register_buffer("scale", torch.ones(spec.networks))
+        self.register_buffer("shift", torch.zeros(spec.networks))
+        self.register_buffer("share", torch.full((spec.variants,), 1 / spec.variants))
         self.register_buffer("stretch", torch.ones(1))
         self.register_buffer("offset", torch.zeros(1))
 
     def networks(self) -> list[ScoringNetwork]:
-        """The members."""
+        """The networks of all members."""
         return [member for member in self.members if isinstance(member, ScoringNetwork)]
 
     def member(self, number: int) -> ScoringNetwork:
-        """A member, whose scores are not standardised."""
+        """A network, whose scores are not standardised."""
         return self.networks()[number]
 
     def forward(self, rows: Batch) -> Tensor:
@@ -75,8 +80,10 @@ class Members(ScoringNetwork):
         return self._mixed([member(rows) for member in self.networks()])
 
     def _mixed(self, every: Sequence[Tensor]) -> Tensor:
-        scores = [self.standardised(number, scores) for number, scores in enumerate(every)]
-        return torch.stack(scores).mean(dim=0) * self.stretch + self.offset
+        return _mean(torch.stack(list(every), dim=1), *self._constants())
+
+    def _constants(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        return self.scale, self.shift, self.share, self.stretch, self.offset
 
     def for_scoring(self) -> Callable[[Batch], Tensor]:
         """With embeddings that are looked up, those of all members at once."""
@@ -86,24 +93,24 @@ class Members(ScoringNetwork):
     def _layered(self) -> list[LayeredNetwork]:
         return [network for network in self.networks() if isinstance(network, LayeredNetwork)]
 
-    def standardised(self, number: int, scores: Tensor) -> Tensor:
-        """Scores that a member gave, on the scale of all."""
-        return scores * self.scale[number] + self.shift[number]
-
     def standardise(self, means: FloatArray, deviations: FloatArray) -> None:
-        """Put members with these means and deviations, each on the rows of its own fold, on a common scale."""
+        """Put networks with these means and deviations, each on the rows of its own fold, on a common scale."""
         if not deviations.any():
             # Nothing is learned yet: no scale fits.
             return
         if not deviations.all():
             number = int(np.flatnonzero(deviations == 0)[0])
             raise DivergedError(
-                f"member {number} of {len(deviations)} gives the same score to all rows that it did not learn from. "
-                "Lower regParam or learningRate, or set folds=0."
+                f"member {number % self.spec.members} of {self.spec.members} gives the same score to all rows that it "
+                "did not learn from. Lower regParam or learningRate, or set folds=0."
             )
         scale = deviations.mean() / deviations
         self.scale.copy_(torch.from_numpy(scale))
         self.shift.copy_(torch.from_numpy(means.mean() - scale * means))
+
+    def weigh(self, shares: FloatArray) -> None:
+        """Give each variant its share in a member's score; shares sum up to 1."""
+        self.share.copy_(torch.from_numpy(shares))
 
     def widen(self, mean: float, variance: float, disagreement: float) -> None:
         """Give the mean of members the spread of one member, whose scores have this mean and variance.
@@ -111,7 +118,7 @@ class Members(ScoringNetwork):
         Of a row's scores by all members, ``disagreement`` is the expected variance. Their mean has all of one member's
         variance but ``(1 − 1/K)`` of this. Members that agree on nothing leave ``1/K``: an estimate below is noise.
         """
-        count = len(self.scale)
+        count = self.spec.members
         left = max(1.0 - (1.0 - 1.0 / count) * disagreement / variance, 1.0 / count)
         self.stretch.fill_(left**-0.5)
         self.offset.fill_(mean * (1.0 - left**-0.5))
@@ -168,11 +175,19 @@ class Members(ScoringNetwork):
         return nn.Sequential(copy.deepcopy(inputs).cpu(), Mixture(plain, constants))
 
 
+def _mean(every: Tensor, scale: Tensor, shift: Tensor, share: Tensor, stretch: Tensor, offset: Tensor) -> Tensor:
+    """The score of each row, given those by all networks: rows × networks."""
+    members = len(scale) // len(share)
+    weights = share.repeat_interleave(members) / members
+    return ((every * scale + shift) * weights).sum(dim=1) * stretch + offset
+
+
 class Mixture(nn.Module):
-    """``stretch · mean_k(scale_k · f_k(x) + shift_k) + offset`` for some networks ``f_k``."""
+    """``stretch · Σ_i w_i (scale_i · f_i(x) + shift_i) + offset`` for networks ``f_i``, with ``w`` from the shares."""
 
     scale: Tensor
     shift: Tensor
+    share: Tensor
     stretch: Tensor
     offset: Tensor
 
@@ -185,4 +200,4 @@ class Mixture(nn.Module):
     def forward(self, rows: Tensor) -> Tensor:
         """Scores of dense rows."""
         every = torch.stack([network(rows) for network in self.networks], dim=1)
-        return (every * self.scale + self.shift).mean(dim=1) * self.stretch + self.offset
+        return _mean(every, self.scale, self.shift, self.share, self.stretch, self.offset)

@@ -22,6 +22,7 @@ from bspauc_spark.theta.inputs import DenseInputs, Inputs, Layout
 
 MOST_LAYERS = 1000
 MOST_FOLDS = 64
+MOST_VARIANTS = 16
 MOST_FREQUENCY_BYTES = 2 << 30
 """The largest table of a kernel's frequencies."""
 
@@ -37,16 +38,23 @@ class NetworkSpec:
     kernel_width: float = 1.0
     kernel_seed: int = 0
     members: int = 0
-    """How many networks of this kind θ has, each with a fold of its own; 0: one network, without folds."""
+    """How many folds there are, and so how many members judge the rows of one; 0: one network, without folds."""
     fold_seed: int = 0
     inputs: str = "raw"
     """Whether the network takes columns as they are, or on scales that the fit finds: ``"raw"`` or ``"auto"``."""
     gaps: bool = False
     """Whether a feature may be NaN."""
+    variants: int = 1
+    """How many networks of this kind a member is made of, which differ in their decay."""
 
     def member(self) -> NetworkSpec:
-        """Of one of the members."""
-        return replace(self, members=0, fold_seed=0)
+        """Of one of the networks of the members."""
+        return replace(self, members=0, variants=1, fold_seed=0)
+
+    @property
+    def networks(self) -> int:
+        """How many networks θ has."""
+        return max(1, self.members * self.variants)
 
     def build(
         self,
@@ -66,8 +74,9 @@ class NetworkSpec:
         """
         if self.members:
             own = self.member().shapes(columns, layout).items()
-            every = {f"members.{k}.{name}": shape for k in range(self.members) for name, shape in own}
-            return {**every, "scale": (self.members,), "shift": (self.members,), "stretch": (1,), "offset": (1,)}
+            every = {f"members.{k}.{name}": shape for k in range(self.networks) for name, shape in own}
+            per_network = dict.fromkeys(("scale", "shift"), (self.networks,))
+            return {**every, **per_network, "share": (self.variants,), "stretch": (1,), "offset": (1,)}
         if self.kind == "kernel":
             return {"alpha": (2 * self.random_features, 1)}
         widths, given, embedding = self.widths, self.num_features, dict[str, tuple[int, ...]]()
@@ -111,6 +120,7 @@ _STORED = record(
     # The first files did not say it.
     optional={
         "members": whole(0, MOST_FOLDS),
+        "variants": whole(1, MOST_VARIANTS),
         "fold_seed": whole(0, 2**64 - 1),
         "inputs": text("raw", "auto"),
         "gaps": flag,

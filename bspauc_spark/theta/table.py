@@ -23,6 +23,8 @@ ANGLES, DEVIATION = 16, 0.15
 """How many cosines a number has, and the standard deviation of their initial frequencies."""
 OUTPUTS = 3
 """What is made of these cosines."""
+DECAYS = (0.25, 1.0, 4.0, 16.0)
+"""Of the variants of each member: from one that may learn rows by heart to one that is nearly linear."""
 _DROPPED, _OF = 26, 256
 """The share of the hidden units that drop out, a tenth, as a share of the values of a byte."""
 _FLAT = 0.5

@@ -42,13 +42,13 @@ class Theta:
         self.average = copy.deepcopy(self.network) if settings.averaging > 0 else self.network
         self.lazy = self._lazy_layers() if columns is not None else {}
         self.parameters, self._averages = (self._moved(network) for network in (self.network, self.average))
-        self.optimizer = make_optimizer(self.parameters, spec, settings)
+        self.optimizer = make_optimizer(self._by_decay(), spec, settings)
         self.steps_done = 0
 
     @property
     def columns(self) -> int:
-        """How many scores a row has: one of each member, or a single one."""
-        return max(1, self.network.spec.members)
+        """How many scores a row has: one of each network."""
+        return self.network.spec.networks
 
     def begin(self, rate: float, steps: int) -> None:
         """Prepare ``steps`` steps at ``rate`` times the learning rate, which may fall from step to step."""
@@ -164,20 +164,31 @@ class Theta:
         return [p for name, p in network.named_parameters() if not self.lazy or not name.endswith("first.weight")]
 
     def _lazy_layers(self) -> dict[str, LazyLayer]:
-        """One for each member, by what its tensors' names begin with."""
+        """One for each network, by what its tensors' names begin with."""
         if not isinstance(self.network, Members) or not isinstance(self.average, Members):
-            return {"": self._lazy_layer(self.network, self.average)}
+            return {"": self._lazy_layer(self.network, self.average, 0)}
         both = zip(self.network.networks(), self.average.networks(), strict=True)
-        return {f"members.{number}.": self._lazy_layer(*pair) for number, pair in enumerate(both)}
+        return {
+            f"members.{number}.": self._lazy_layer(*pair, number // self.network.spec.members)
+            for number, pair in enumerate(both)
+        }
 
-    def _lazy_layer(self, network: ScoringNetwork, average: ScoringNetwork) -> LazyLayer:
+    def _by_decay(self) -> list[list[Tensor]]:
+        """The parameters that every step moves, of each variant of the members, in their order."""
+        if not isinstance(self.network, Members):
+            return [self.parameters]
+        spec = self.network.spec
+        count = len(self.parameters) // spec.variants
+        return [self.parameters[start : start + count] for start in range(0, len(self.parameters), count)]
+
+    def _lazy_layer(self, network: ScoringNetwork, average: ScoringNetwork, variant: int) -> LazyLayer:
         assert isinstance(network, LayeredNetwork)
         assert isinstance(average, LayeredNetwork)
         return LazyLayer(
             network.first,
             average.first,
             optimizer=self._settings.optimizer,
-            tau=self._settings.tau,
+            tau=self._settings.decays[variant],
             averaging=self._settings.averaging,
             epsilon=adam_epsilon(self.network.spec),
         )

@@ -77,9 +77,9 @@ class Worker:
         inputs = find_inputs(rows, self.group, scales) if spec.inputs == "auto" else None
         dense = spec.kind == "kernel" or isinstance(inputs, DenseInputs)
         columns = None if dense else used_columns(rows, self.group)
-        dropout = Dropout(drops, max(1, spec.members), sum(spec.hidden_layers)) if spec.kind == "table" else None
+        dropout = Dropout(drops, spec.networks, sum(spec.hidden_layers)) if spec.kind == "table" else None
         self.theta = Theta(spec, settings, columns, init >> 1, inputs, dropout)
-        self._judges = Judges(rows, spec.members, spec.fold_seed, self.group) if spec.members else None
+        self._judges = Judges(rows, spec, self.group) if spec.members else None
         self._scores: dict[str, Float32Array] | None = None
         self.score_seconds = 0.0
         """What the last pass took."""
@@ -318,7 +318,7 @@ class Worker:
     def _remedy(self, rate: float) -> str:
         if self.theta.is_finite() and self.theta.overflows():
             return "Squares of gradients are beyond float32: scale the features to [-1, 1]."
-        shrunk = self.settings.learning_rate * rate * self.settings.tau
+        shrunk = self.settings.learning_rate * rate * max(self.settings.decays)
         if self.settings.optimizer != "adam" and shrunk > 2.0:
             return (
                 f"Lower learningRate or regParam: in each step θ loses their product, {shrunk:g}, times itself, and "

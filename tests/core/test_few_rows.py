@@ -19,10 +19,10 @@ def test_it_grows_as_the_smaller_class_shrinks_up_to_a_limit(
     rare: int, others: int, kinds: tuple[str, str], decay: float
 ) -> None:
     counts = dict(zip(kinds, (rare, others * rare), strict=True))
-    assert plan.decay(BSPAUCClassifier(), counts) == pytest.approx(decay)
-    assert plan.decay(BSPAUCClassifier(regParam=0.01), counts) == 0.01
-    assert plan.decay(BSPAUCClassifier(network="linear"), counts) == 0.3
-    assert plan.decay(BSPAUCClassifier(optimizer="sgd"), counts) == 0.3
+    assert plan.decays(BSPAUCClassifier(), counts, 0) == (pytest.approx(decay),)
+    assert plan.decays(BSPAUCClassifier(regParam=0.01), counts, 0) == (0.01,)
+    assert plan.decays(BSPAUCClassifier(network="linear"), counts, 0) == (0.3,)
+    assert plan.decays(BSPAUCClassifier(optimizer="sgd"), counts, 0) == (0.3,)
 
 
 def test_a_few_hundred_rows_with_wrong_labels_are_not_learned_by_heart() -> None:

@@ -235,7 +235,7 @@ def fit(estimator: BSPAUCClassifier, rows: dict[str, Rows], sparse: bool) -> Sco
     counts = {kind: len(rows[kind]) if kind in rows else 0 for kind in KINDS}
     width = rows[POSITIVES].num_features
     staged = StagedData(Shards("", {}, width, sparse), counts, (0.0, 1.0), 1.0, "")
-    spec, decay = plan.network(estimator, width, lambda: rows), plan.decay(estimator, counts)
+    spec, decay = plan.network(estimator, width, lambda: rows), plan.decays(estimator, counts, 0)
     with one_thread():
         workers = Worker(rows, spec, plan.settings(estimator, decay))
         outcome = estimator._run(workers, decay, None, lambda _: None)

@@ -319,7 +319,7 @@ def staged(moons: DataFrame) -> Iterator[StagedData]:
 
 
 def task_of(staged: StagedData) -> Task:
-    settings = plan.settings(BSPAUCClassifier(**FAST), tau=0.3)
+    settings = plan.settings(BSPAUCClassifier(**FAST), (0.3,))
     return Task(staged.shards, NetworkSpec("mlp", 6, (16, 16)), settings)
 
 

@@ -165,26 +165,37 @@ def test_the_gradient_of_two_ranks_is_that_of_one_process(tmp_path: Path) -> Non
                 torch.testing.assert_close(a.double(), b, rtol=0, atol=1e-6, msg=f"{pairing}, {cut}")
 
 
-def fitted(group: Group, members: int) -> dict[str, dict[str, Any]]:
-    return {cut: _fitted(group, cut, members) for cut in CUTS}
+NETWORKS: dict[str, tuple[NetworkSpec, dict[str, Any]]] = {
+    "one network": (SPEC, {}),
+    "members": (replace(SPEC, members=3), {}),
+    "members for tables": (
+        replace(SPEC, kind="table", members=3, inputs="auto", gaps=True),
+        {"all_steps": 17, "optimizer": "adamw"},
+    ),
+}
 
 
-def _fitted(group: Group, cut: str, members: int) -> dict[str, Any]:
+def fitted(group: Group, name: str) -> dict[str, dict[str, Any]]:
+    return {cut: _fitted(group, cut, *NETWORKS[name]) for cut in CUTS}
+
+
+def _fitted(group: Group, cut: str, spec: NetworkSpec, changes: dict[str, Any]) -> dict[str, Any]:
     # Sparse rows in one case: each member has a first layer of its own.
-    worker = Worker(shares(CUTS[cut], group.rank, cut == "uneven"), replace(SPEC, members=members), settings(), group)
+    worker = Worker(shares(CUTS[cut], group.rank, cut == "uneven"), spec, settings(**changes), group)
     first = worker.statistics()
     worker.pretrain()
     report = worker.train(EVERYTHING)
     return {"first": first, "state": worker.state(), "report": report, "scores": worker.statistics()}
 
 
-@pytest.mark.parametrize("members", [0, 3])
-def test_two_ranks_draw_train_and_report_what_one_process_does(members: int, tmp_path: Path) -> None:
-    alone = one_process(replace(SPEC, members=members))
+@pytest.mark.parametrize("network", NETWORKS)
+def test_two_ranks_draw_train_and_report_what_one_process_does(network: str, tmp_path: Path) -> None:
+    spec, changes = NETWORKS[network]
+    alone, members = one_process(spec, **changes), spec.members
     first = {name: np.sort(scores) for name, scores in alone.scores().items()}
     alone.pretrain()
     report = alone.train(EVERYTHING)
-    on_ranks = in_two(fitted, tmp_path, members)
+    on_ranks = in_two(fitted, tmp_path, network)
     for cut in CUTS:
         zero, one = (ranks[cut] for ranks in on_ranks)
         for name in (POSITIVES, NEGATIVES):
@@ -197,6 +208,7 @@ def test_two_ranks_draw_train_and_report_what_one_process_does(members: int, tmp
         assert zero["state"].keys() == one["state"].keys()
         for name, array in zero["state"].items():
             assert np.array_equal(array, one["state"][name]), name
+            assert ".inputs." not in name or np.array_equal(array, alone.state()[name]), name
         # The same draws, so the generators stand at the same place.
         assert np.array_equal(zero["state"]["generator"], alone.state()["generator"])
 

@@ -22,6 +22,7 @@ from bspauc_spark.errors import DivergedError
 from bspauc_spark.rows.kinds import NEGATIVES, POSITIVES
 from bspauc_spark.rows.rows import DenseRows, Rows, SparseRows
 from bspauc_spark.selection import Selection
+from bspauc_spark.theta import find_inputs
 from bspauc_spark.theta.group import Alone, Group, PeerLostError, TorchGroup
 from bspauc_spark.theta.networks import NetworkSpec
 from bspauc_spark.theta.optimizers import TrainingSettings
@@ -170,7 +171,7 @@ NETWORKS: dict[str, tuple[NetworkSpec, dict[str, Any]]] = {
     "members": (replace(SPEC, members=3), {}),
     "members for tables": (
         replace(SPEC, kind="table", members=3, inputs="auto", gaps=True),
-        {"all_steps": 17, "optimizer": "adamw"},
+        {"all_steps": 17},
     ),
 }
 
@@ -211,6 +212,37 @@ def test_two_ranks_draw_train_and_report_what_one_process_does(network: str, tmp
             assert ".inputs." not in name or np.array_equal(array, alone.state()[name]), name
         # The same draws, so the generators stand at the same place.
         assert np.array_equal(zero["state"]["generator"], alone.state()["generator"])
+
+
+def scales(group: Group) -> dict[str, torch.Tensor]:
+    """Of a sample of dense rows with gaps, and of wide sparse rows, of which this rank has a share."""
+    find_inputs._SAMPLE_ROWS = 50
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(200, 4)).astype(np.float32)
+    x[:, 1], x[::3, 2] = x[:, 1] > 0, np.nan
+    columns = np.sort(rng.integers(0, 300, (200, 3)).astype(np.int32) + np.array([0, 300, 600], np.int32))
+    values = rng.normal(0, 1e4, (200, 3)).astype(np.float32)
+    shares = {kind: np.array_split(np.arange(*ends), group.size)[group.rank] for kind, ends in ENDS.items()}
+    dense: dict[str, Rows] = {kind: DenseRows([x[own]], 4) for kind, own in shares.items()}
+    wide: dict[str, Rows] = {
+        kind: SparseRows([(np.arange(len(own) + 1) * 3, columns[own].ravel(), values[own].ravel())], 2000)
+        for kind, own in shares.items()
+    }
+    found = {"dense": find_inputs.find_inputs(dense, group, 3), "wide": find_inputs.find_inputs(wide, group, 3)}
+    return {f"{form}.{name}": t for form, one in found.items() for name, t in one.state_dict().items()}
+
+
+ENDS = {POSITIVES: (0, 70), NEGATIVES: (70, 200)}
+
+
+def test_two_ranks_find_the_scales_that_one_process_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(find_inputs, "_SAMPLE_ROWS", 20_000)
+    wanted = scales(Alone())
+    assert len(wanted["wide.scaled"]) > 400
+    assert wanted["dense.knots"].shape[1] == 64
+    for found in in_two(scales, tmp_path):
+        assert found.keys() == wanted.keys()
+        assert all(torch.equal(found[name], wanted[name]) for name in wanted)
 
 
 def diverging(group: Group, cuts: dict[str, int], pretraining: bool) -> tuple[str, bool]:

@@ -216,11 +216,13 @@ def _one_hot(table: Table, step: Step) -> Table:
 
 
 def _assemble(table: Table, step: Step) -> Table:
-    parts = np.concatenate([_matrix(table[name]) for name in step["inputs"]], axis=1)
-    wrong = np.isnan(parts).any(axis=1)
+    parts = [table[name] for name in step["inputs"]]
+    # As Spark does: what is within a vector is not looked at.
+    numbers = [part for part in parts if part.ndim == 1]
+    wrong = np.isnan(numbers).any(axis=0)
     if wrong.any() and step["invalid"] != "keep":
         raise InvalidDataError(f"{int(wrong.sum())} rows have missing values in {', '.join(step['inputs'])}.")
-    return {step["output"]: parts}
+    return {step["output"]: np.concatenate([_matrix(part) for part in parts], axis=1)}
 
 
 def _impute(table: Table, step: Step) -> Table:

@@ -4,10 +4,11 @@
     spark-submit --master 'local[*]' jobs/train.py --input claims.parquet --label status --positive bad \\
         --exclude claim_id --validation 0.2 --param rounds=20 --output model --report report.html --mlflow
 
-Text columns are one-hot encoded, missing numbers filled with the median, numbers scaled. The last line printed is JSON:
-where the model is, rows, the gaps that were filled, AUC and kept shares of the round that was kept. With --validation
-that is the best of all rounds, and so best_validation_auc is a little higher than what new rows will show. Exit code 0,
-or 2 with one line that says what is wrong.
+Text columns are one-hot encoded, missing numbers filled with the median, numbers scaled. With --param inputs=auto or
+network=table numbers are scaled within the model, and with --param handleInvalid=keep gaps stay gaps. The last line
+printed is JSON: where the model is, rows, the gaps that were filled, AUC and kept shares of the round that was kept.
+With --validation that is the best of all rounds, and so best_validation_auc is a little higher than what new rows will
+show. Exit code 0, or 2 with one line that says what is wrong.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from pyspark.sql import functions as sf
 from bspauc_spark import BSPAUCClassifier, BSPAUCModel
 from bspauc_spark.command_line import cli, features, outputs, tables
 from bspauc_spark.loop.checkpoint import Checkpoints
+from bspauc_spark.spark.params import automatic_inputs, check_together
 
 
 def main() -> int:
@@ -94,8 +96,10 @@ def _train(args: argparse.Namespace) -> dict[str, Any]:
     names = features.feature_columns(frame, args.features, args.label, args.exclude)
     frame, label = _labelled(frame, names, args)
     held = sf.col(cli.HELD) if args.validation else sf.lit(False)
+    impute = "keep" if classifier.getHandleInvalid() == "keep" else args.impute
+    scale = not automatic_inputs(classifier)
     made = features.feature_stages(
-        frame, names, _codes(args), args.impute, args.max_categories, args.gaps, learned=~held
+        frame, names, _codes(args), impute, args.max_categories, args.gaps, learned=~held, scale=scale
     )
     classifier.setFeaturesCol(made.vector).setLabelCol(tables.undotted(label))
     frame = features.with_doubles(frame, made.stages)
@@ -127,7 +131,10 @@ def _classifier(args: argparse.Namespace) -> BSPAUCClassifier:
     if args.register and not set("/:").isdisjoint(args.register):
         raise cli.InvalidParamError(f"--register {args.register}: MLflow allows no / and no : in a model's name.")
     classifier = BSPAUCClassifier(**cli.parse_params(args.param, args.params_file))
-    return classifier.setValidationIndicatorCol(cli.HELD) if args.validation else classifier
+    if args.validation:
+        classifier.setValidationIndicatorCol(cli.HELD)
+    check_together(classifier)
+    return classifier
 
 
 def _read(spark: SparkSession, args: argparse.Namespace) -> DataFrame:

@@ -67,11 +67,13 @@ def feature_stages(
     most_categories: int,
     words: Collection[str] = (),
     learned: Column | None = None,
+    scale: bool = True,
 ) -> Made:
     """Pipeline stages from columns to one vector; they read the table ``without_dots``.
 
     Text is encoded, numbers are imputed and scaled; what has no other values than 0 and 1 stays so. Among numbers,
-    ``words`` stand for gaps. ``learned`` says of which rows the stages are to be fitted; all others must pass them too.
+    ``words`` stand for gaps, which stay gaps if ``impute`` is ``"keep"``. ``learned`` says of which rows the stages are
+    to be fitted; all others must pass them too.
     """
     types = {name: frame.schema[name].dataType for name in names}
     if len(names) == 1 and isinstance(types[names[0]], (VectorUDT, st.ArrayType)):
@@ -91,7 +93,7 @@ def feature_stages(
     gaps = _check_values(values, booleans, impute)
     stages: list[Any] = []
     inputs = {name: undotted(name) for name in names}
-    if gaps:
+    if gaps and impute != "keep":
         filled = [f"{inputs[name]}__imputed" for name in gaps]
         stages.append(Imputer(inputCols=[inputs[name] for name in gaps], outputCols=filled, strategy=impute))
         inputs |= dict(zip(gaps, filled, strict=True))
@@ -103,9 +105,15 @@ def feature_stages(
         stages.append(OneHotEncoder(inputCols=indexed, outputCols=encoded, dropLast=False))
         check_free(frame, indexed)
     check_free(frame, [made for name, made in inputs.items() if made != undotted(name)])
+    if impute == "keep":
+        # Apart from vectors, whose size an assembler that keeps gaps would have to know.
+        kept, gaps = [inputs.pop(name) for name in numbers + booleans], {}
+        if kept:
+            stages.append(VectorAssembler(inputCols=kept, outputCol=_NUMBERS, handleInvalid="keep"))
+            inputs[_NUMBERS] = _NUMBERS
     # A rare category or flag is left as 0 and 1: scaled to 0 and 30 it would be learned by heart.
     unscaled = {*texts, *booleans, *(name for name in numbers if not values[name].others)}
-    scaled = [inputs.pop(name) for name in names if name not in unscaled]
+    scaled = [inputs.pop(name) for name in names if name not in unscaled] if scale else []
     parts = list(inputs.values())
     if scaled:
         stages.append(VectorAssembler(inputCols=scaled, outputCol=_NUMBERS))
@@ -185,7 +193,7 @@ def _check_values(values: Mapping[str, _Values], booleans: Sequence[str], impute
         if not found.learned:
             raise InvalidDataError(_EMPTY.format(name))
         _check_finite(name, found, "Mend them, or --exclude it.")
-        if found.missing and name in booleans:
+        if found.missing and name in booleans and impute != "keep":
             raise InvalidDataError(
                 f"column {name} holds true and false, and nothing in {found.missing:,} of {found.rows:,} rows. Fill "
                 "the gaps, or --exclude it; by --categorical, a gap is a category of its own."

@@ -46,12 +46,17 @@ def features_type_problem(data_type: st.DataType) -> str | None:
     return f"has type {data_type.simpleString()}; a vector or an array of numbers is needed. VectorAssembler makes one"
 
 
-def feature_struct(dataset: DataFrame, name: str, sparse: bool) -> Column:
-    """The features in a form that Arrow can carry: an array of floats, or the four fields of a vector."""
+def feature_struct(dataset: DataFrame, name: str, sparse: bool, gaps: bool = False) -> Column:
+    """The features in a form that Arrow can carry: an array of floats, or the four fields of a vector.
+
+    With ``gaps`` a null in an array is a NaN, so that a row has the same hash as an array and as a vector.
+    """
     column = quoted(name)
     data_type = dataset.schema[name].dataType
     if isinstance(data_type, st.ArrayType):
-        return column.cast("array<float>")
+        floats = column.cast("array<float>")
+        nan = sf.lit(float("nan")).cast("float")
+        return sf.transform(floats, lambda x: sf.coalesce(x, nan)) if gaps else floats
     # vector_to_array fails on null, but the checks must count nulls.
     return sf.unwrap_udt(column) if sparse else sf.when(column.isNotNull(), vector_to_array(column, "float32"))
 

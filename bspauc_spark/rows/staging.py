@@ -112,7 +112,7 @@ def stage(
     try:
         task = ShardTask(directory.location, columns.positive_label, num_features, sparse, folds, fold_seed, gaps)
         with _ours_for_sparks(columns.features):
-            found = _write_shards(_in_order_of_hashes(dataset, columns, sparse, here), task, here)
+            found = _write_shards(_in_order_of_hashes(dataset, columns, sparse, here, gaps), task, here)
         _raise_if_invalid(found, columns, num_features, gaps)
         files = {kind: tuple(sorted(found.files.get(kind, ()))) for kind in KINDS}
         counts = {kind: sum(file.rows for file in files[kind]) for kind in KINDS}
@@ -174,8 +174,8 @@ class _Found:
         return hashlib.sha256(json.dumps(sums, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _in_order_of_hashes(dataset: DataFrame, columns: Columns, sparse: bool, here: bool) -> DataFrame:
-    features = feature_struct(dataset, columns.features, sparse)
+def _in_order_of_hashes(dataset: DataFrame, columns: Columns, sparse: bool, here: bool, gaps: bool) -> DataFrame:
+    features = feature_struct(dataset, columns.features, sparse, gaps)
     label = quoted(columns.label).cast("double")
     validation = quoted(columns.validation) if columns.validation else sf.lit(False)
     hashed = dataset.select(features.alias("features"), label.alias("label"), validation.alias("validation"))

@@ -25,6 +25,8 @@ MOST_KNOTS = 1024
 REACH = 3.0
 """No input of a number is farther from 0."""
 
+# A chunk of dense rows takes at most 2 GiB.
+_MOST_COLUMNS = 1 << 19
 # Beyond it a scaled value counts as this: its square is finite.
 _LARGEST = 1e6
 _DENSE = ("numbers", "center", "spread", "knots", "ranks", "pairs", "low", "width", "gaps")
@@ -122,10 +124,10 @@ class DenseInputs(Inputs):
         first = torch.arange(0, x.shape[1] * size, size, dtype=torch.int32, device=x.device)
         knots, ranks = self.knots.view(-1), self.ranks.view(-1)
         # How many knots are below x: a power of two of them are there, and the last one is not counted.
-        place = first.expand(x.shape).contiguous()
+        place = first.repeat(len(x), 1)
         step = size // 2
         while step:
-            place += (_at(knots, place + (step - 1)) < x).int() * step
+            place.add_(_at(knots[step - 1 :], place) < x, alpha=step)
             step //= 2
         upper = torch.maximum(place, first + 1)
         low, high = _at(knots, upper - 1), _at(knots, upper)
@@ -225,6 +227,8 @@ def check_stored(arrays: Arrays, num_features: int) -> None:
     if "scaled" in arrays:
         return
     layout = layout_of(arrays)
+    if num_features > _MOST_COLUMNS:
+        raise MalformedError(f"{num_features:,} features are more than dense rows have")
     if not 0 < layout.inputs <= 3 * num_features:
         raise MalformedError(f"there are {layout.inputs:,} inputs of {num_features:,} features")
     knots, ranks = arrays["knots"], arrays["ranks"]

@@ -104,6 +104,10 @@ class NetworkSpec:
         spec = cls(**_STORED(stored, where))
         if spec.kind == "kernel" and not 0 < spec.random_features * spec.num_features * 4 <= MOST_FREQUENCY_BYTES:
             raise MalformedError(f"{where}.random_features is 0, or too large for {spec.num_features:,} features")
+        if spec.inputs == "raw" and spec.gaps:
+            raise MalformedError(f"{where}.gaps is true, and {where}.inputs is 'raw', which takes none")
+        if spec.kind == "kernel" and spec.inputs != "raw":
+            raise MalformedError(f"{where}.inputs is {spec.inputs!r}, and the kernel takes raw columns")
         return spec
 
 

@@ -30,8 +30,9 @@ _DROPPED, _OF = 26, 256
 _FLAT = 0.5
 """The share of all steps at the full learning rate."""
 
-# Points at which the embedding is looked up in a scoring pass: a line between two of them is off by some 1e-6.
-_POINTS, _FEWER_POINTS, _FEW_NUMBERS = 2048, 1024, 256
+# Points at which the embedding is looked up in a scoring pass: with lines between them a score is off by some 1e-5 of
+# its spread.
+_POINTS, _FEWER_POINTS, _FEW_NUMBERS = 4096, 1024, 256
 
 
 def embeds(kind: str, numbers: int) -> bool:

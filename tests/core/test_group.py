@@ -22,6 +22,7 @@ from bspauc_spark.errors import DivergedError
 from bspauc_spark.rows.kinds import NEGATIVES, POSITIVES
 from bspauc_spark.rows.rows import DenseRows, Rows, SparseRows
 from bspauc_spark.selection import Selection
+from bspauc_spark.theta import find_inputs
 from bspauc_spark.theta.group import Alone, Group, PeerLostError, TorchGroup
 from bspauc_spark.theta.networks import NetworkSpec
 from bspauc_spark.theta.optimizers import TrainingSettings
@@ -165,26 +166,37 @@ def test_the_gradient_of_two_ranks_is_that_of_one_process(tmp_path: Path) -> Non
                 torch.testing.assert_close(a.double(), b, rtol=0, atol=1e-6, msg=f"{pairing}, {cut}")
 
 
-def fitted(group: Group, members: int) -> dict[str, dict[str, Any]]:
-    return {cut: _fitted(group, cut, members) for cut in CUTS}
+NETWORKS: dict[str, tuple[NetworkSpec, dict[str, Any]]] = {
+    "one network": (SPEC, {}),
+    "members": (replace(SPEC, members=3), {}),
+    "members for tables": (
+        replace(SPEC, kind="table", members=3, inputs="auto", gaps=True),
+        {"all_steps": 17},
+    ),
+}
 
 
-def _fitted(group: Group, cut: str, members: int) -> dict[str, Any]:
+def fitted(group: Group, name: str) -> dict[str, dict[str, Any]]:
+    return {cut: _fitted(group, cut, *NETWORKS[name]) for cut in CUTS}
+
+
+def _fitted(group: Group, cut: str, spec: NetworkSpec, changes: dict[str, Any]) -> dict[str, Any]:
     # Sparse rows in one case: each member has a first layer of its own.
-    worker = Worker(shares(CUTS[cut], group.rank, cut == "uneven"), replace(SPEC, members=members), settings(), group)
+    worker = Worker(shares(CUTS[cut], group.rank, cut == "uneven"), spec, settings(**changes), group)
     first = worker.statistics()
     worker.pretrain()
     report = worker.train(EVERYTHING)
     return {"first": first, "state": worker.state(), "report": report, "scores": worker.statistics()}
 
 
-@pytest.mark.parametrize("members", [0, 3])
-def test_two_ranks_draw_train_and_report_what_one_process_does(members: int, tmp_path: Path) -> None:
-    alone = one_process(replace(SPEC, members=members))
+@pytest.mark.parametrize("network", NETWORKS)
+def test_two_ranks_draw_train_and_report_what_one_process_does(network: str, tmp_path: Path) -> None:
+    spec, changes = NETWORKS[network]
+    alone, members = one_process(spec, **changes), spec.members
     first = {name: np.sort(scores) for name, scores in alone.scores().items()}
     alone.pretrain()
     report = alone.train(EVERYTHING)
-    on_ranks = in_two(fitted, tmp_path, members)
+    on_ranks = in_two(fitted, tmp_path, network)
     for cut in CUTS:
         zero, one = (ranks[cut] for ranks in on_ranks)
         for name in (POSITIVES, NEGATIVES):
@@ -197,8 +209,40 @@ def test_two_ranks_draw_train_and_report_what_one_process_does(members: int, tmp
         assert zero["state"].keys() == one["state"].keys()
         for name, array in zero["state"].items():
             assert np.array_equal(array, one["state"][name]), name
+            assert ".inputs." not in name or np.array_equal(array, alone.state()[name]), name
         # The same draws, so the generators stand at the same place.
         assert np.array_equal(zero["state"]["generator"], alone.state()["generator"])
+
+
+def scales(group: Group) -> dict[str, torch.Tensor]:
+    """Of a sample of dense rows with gaps, and of wide sparse rows, of which this rank has a share."""
+    find_inputs._SAMPLE_ROWS = 50
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(200, 4)).astype(np.float32)
+    x[:, 1], x[::3, 2] = x[:, 1] > 0, np.nan
+    columns = np.sort(rng.integers(0, 300, (200, 3)).astype(np.int32) + np.array([0, 300, 600], np.int32))
+    values = rng.normal(0, 1e4, (200, 3)).astype(np.float32)
+    shares = {kind: np.array_split(np.arange(*ends), group.size)[group.rank] for kind, ends in ENDS.items()}
+    dense: dict[str, Rows] = {kind: DenseRows([x[own]], 4) for kind, own in shares.items()}
+    wide: dict[str, Rows] = {
+        kind: SparseRows([(np.arange(len(own) + 1) * 3, columns[own].ravel(), values[own].ravel())], 2000)
+        for kind, own in shares.items()
+    }
+    found = {"dense": find_inputs.find_inputs(dense, group, 3), "wide": find_inputs.find_inputs(wide, group, 3)}
+    return {f"{form}.{name}": t for form, one in found.items() for name, t in one.state_dict().items()}
+
+
+ENDS = {POSITIVES: (0, 70), NEGATIVES: (70, 200)}
+
+
+def test_two_ranks_find_the_scales_that_one_process_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(find_inputs, "_SAMPLE_ROWS", 20_000)
+    wanted = scales(Alone())
+    assert len(wanted["wide.scaled"]) > 400
+    assert wanted["dense.knots"].shape[1] == 64
+    for found in in_two(scales, tmp_path):
+        assert found.keys() == wanted.keys()
+        assert all(torch.equal(found[name], wanted[name]) for name in wanted)
 
 
 def diverging(group: Group, cuts: dict[str, int], pretraining: bool) -> tuple[str, bool]:

@@ -25,7 +25,9 @@ BAD: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("featuresCol", "labelCol", "validationIndicatorCol"), (*TEXTS, "")),
     **dict.fromkeys(("stagingDir", "checkpointDir"), (*TEXTS, "", "a\0b", "\ud800")),
     **dict.fromkeys(("predictionCol", "rawPredictionCol", "probabilityCol"), TEXTS),
-    **dict.fromkeys(("network", "inputs", "handleInvalid", "paceSchedule", "optimizer", "pairing", "tracking"), (*TEXTS, "", "nope")),
+    **dict.fromkeys(
+        ("network", "inputs", "handleInvalid", "paceSchedule", "optimizer", "pairing", "tracking"), (*TEXTS, "", "nope")
+    ),
     **dict.fromkeys(("selfPaced", "ensureDescent", "localMode", "useGpu", "mixedPrecision", "verbose"), FLAGS),
     **dict.fromkeys(("positiveLabel", "threshold"), NUMBERS),
     **dict.fromkeys(("paceStart", "paceEnd"), (*NUMBERS, 0, -0.1, 1e-7, 1.1)),

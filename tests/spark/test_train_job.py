@@ -15,6 +15,7 @@ from pyspark.ml.feature import ImputerModel, StandardScalerModel, StringIndexerM
 from pyspark.sql import SparkSession
 
 from bspauc_spark import BSPAUCModel
+from bspauc_spark.flavor import plain
 from tests.helpers.submit import call
 
 pytestmark = pytest.mark.classic
@@ -86,6 +87,41 @@ def test_a_gap_that_only_held_back_rows_have_is_filled(spark: SparkSession, tmp_
             assert json.loads(done.stdout)["gaps_filled"] == {"income": 1}
             return
     raise AssertionError("no row was held back with the gap")
+
+
+def test_gaps_are_kept_from_the_training_to_the_scores_if_the_model_takes_them(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = loans()
+    table["member"] = (table["size"] > 900).astype(object).where(table.index % 5 > 0, None)
+    table["city"] = np.where(table.index % 3 == 0, "Rome", "Bonn")
+    table.drop(columns="name").to_parquet(tmp_path / "loans.parquet")
+    given = ("--input", str(tmp_path / "loans.parquet"), "--label", "late", "--output", str(tmp_path / "model"))
+    keep = ("--param", "handleInvalid=keep", "--param", "inputs=auto")
+    done = call("train.py", *given, *FAST, *keep)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["gaps_filled"] == {}
+    pipeline = PipelineModel.load(str(tmp_path / "model"))
+    assert not any(isinstance(stage, (ImputerModel, StandardScalerModel)) for stage in pipeline.stages)
+    # New rows have a gap where the training had none, and a CSV has text for numbers and flags.
+    table.loc[:4, "size"] = np.nan
+    table.drop(columns=["name", "late"]).to_csv(tmp_path / "new.csv", index=False)
+    asked = ("--model", str(tmp_path / "model"), "--input", str(tmp_path / "new.csv"))
+    done = call("score.py", *asked, "--output", str(tmp_path / "scored"))
+    assert done.returncode == 0, done.stderr
+    scored = spark.read.parquet(str(tmp_path / "scored")).toPandas()
+    assert len(scored) == len(table)
+    served = plain(pipeline)
+    assert served is not None
+    expected = np.sort(served.predict(table.assign(member=table["member"].astype(float)))["score"])
+    np.testing.assert_allclose(np.sort(scored["score"]), expected, atol=1e-6)
+
+
+def test_gaps_cannot_be_kept_for_a_model_that_takes_none(tmp_path: Path) -> None:
+    given = ("--input", str(tmp_path / "none.csv"), "--label", "late", "--output", str(tmp_path / "model"))
+    done = call("train.py", *given, "--param", "handleInvalid=keep")
+    assert done.returncode == 2
+    assert "handleInvalid is 'keep', and without inputs 'auto' a NaN would reach the network" in done.stderr
 
 
 def test_the_validation_auc_is_called_what_it_is_the_best_of_all_rounds(spark: SparkSession, tmp_path: Path) -> None:

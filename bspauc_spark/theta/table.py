@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 import torch
@@ -19,12 +20,13 @@ from bspauc_spark.theta.inputs import REACH
 HIDDEN_LAYERS = (128, 128)
 MOST_EMBEDDED = 1000
 """With more numbers than this there is no embedding: its angles would take most of the memory and time of a step."""
-ANGLES, DEVIATION = 16, 0.15
-"""How many cosines a number has, and the standard deviation of their initial frequencies."""
+WAVES, DEVIATION = 8, 0.15
+"""How many frequencies a number is expanded in: quantiles of a half-normal distribution with this deviation."""
 OUTPUTS = 3
 """What is made of these cosines."""
 DECAYS = (0.25, 1.0, 4.0, 16.0)
 """Of the variants of each member: from one that may learn rows by heart to one that is nearly linear."""
+_FREQUENCIES = [2 * math.pi * DEVIATION * NormalDist().inv_cdf((1 + (wave + 0.5) / WAVES) / 2) for wave in range(WAVES)]
 _DROPPED, _OF = 26, 256
 """The share of the hidden units that drop out, a tenth, as a share of the values of a byte."""
 _FLAT = 0.5
@@ -42,14 +44,14 @@ def embeds(kind: str, numbers: int) -> bool:
 
 def embedding_shapes(numbers: int) -> dict[str, tuple[int, ...]]:
     """Of the parameters of an embedding."""
-    wide = (numbers, ANGLES)
-    return {"frequency": wide, "phase": wide, "weight": (*wide, OUTPUTS), "bias": (numbers, OUTPUTS)}
+    return {"weight": (numbers, 2 * WAVES, OUTPUTS), "bias": (numbers, OUTPUTS)}
 
 
 class Embedding(nn.Module):
-    """``W cos(2πωx + φ) + b`` for each number x, with ω, φ, W and b of its own, all of them learned.
+    """``W [cos 2πωx, sin 2πωx] + b`` for each number x, with W and b of its own, which are learned.
 
-    A network of few layers bends only where its units do. Cosines of low frequencies let every number bend by itself.
+    A network of few layers bends only where its units do. Waves of low frequencies let every number bend by itself.
+    The frequencies ω are the same for all numbers and networks: waves are computed once for all members of a batch.
     """
 
     def __init__(self, numbers: int, generator: torch.Generator | None) -> None:
@@ -57,13 +59,9 @@ class Embedding(nn.Module):
         for name, shape in embedding_shapes(numbers).items():
             self.register_parameter(name, nn.Parameter(torch.empty(shape)))
         with torch.no_grad():
-            nn.init.normal_(self.frequency, 0.0, DEVIATION, generator=generator)
-            nn.init.uniform_(self.phase, -math.pi, math.pi, generator=generator)
             for parameter in (self.weight, self.bias):
-                nn.init.uniform_(parameter, -(ANGLES**-0.5), ANGLES**-0.5, generator=generator)
+                nn.init.uniform_(parameter, -((2 * WAVES) ** -0.5), (2 * WAVES) ** -0.5, generator=generator)
 
-    frequency: nn.Parameter
-    phase: nn.Parameter
     weight: nn.Parameter
     bias: nn.Parameter
 
@@ -86,21 +84,23 @@ class Embedded(nn.Module):
 
 def embedded(numbers: Tensor, members: Sequence[Embedding]) -> Tensor:
     """The outputs for each member: members × rows × outputs."""
-    frequency, phase, weight, bias = (
-        torch.stack([getattr(member, name) for member in members]) for name in ("frequency", "phase", "weight", "bias")
-    )
-    angles = numbers[None, :, :, None] * (2 * math.pi * frequency)[:, None] + phase[:, None]
-    outputs: Tensor = torch.einsum("lnmk,lmkj->lnmj", angles.cos(), weight) + bias[:, None]
-    return outputs.flatten(2)
+    weight = torch.stack([member.weight for member in members], dim=2)
+    bias = torch.stack([member.bias for member in members], dim=1)
+    angles = numbers.T[:, :, None] * torch.tensor(_FREQUENCIES, dtype=numbers.dtype, device=numbers.device)
+    waves = torch.cat([angles.cos(), angles.sin()], dim=2)
+    # A matrix product for each number: rows × waves by waves × (members × outputs).
+    outputs = torch.baddbmm(bias.flatten(1)[:, None], waves, weight.flatten(2))
+    parted = outputs.view(*outputs.shape[:2], len(members), OUTPUTS).permute(2, 1, 0, 3)
+    return parted.reshape(len(members), len(numbers), -1)
 
 
 class Lookup:
     """The same by a table of what each member gives at many points, for scoring: one number has one place in it."""
 
     def __init__(self, members: Sequence[Embedding]) -> None:
-        count = members[0].frequency.shape[0]
+        count = members[0].bias.shape[0]
         self._points = _POINTS if count <= _FEW_NUMBERS else _FEWER_POINTS
-        device = members[0].frequency.device
+        device = members[0].bias.device
         points = torch.linspace(-REACH, REACH, self._points, device=device)
         with torch.no_grad():
             # members × points × (numbers × outputs) to (numbers × points) × (members × outputs).

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -25,14 +25,17 @@ from bspauc_spark.schema import many, real, record
 from bspauc_spark.statistics import OrderedScores, ScoreArray
 from bspauc_spark.statistics.binned import exact_on_bins
 
+Rates: TypeAlias = tuple[float, float]
+
 BINS_PER_CLASS = 256
 """Quantiles of each class that cut the score axis into bins."""
 
-END_SHARE = 0.1
-"""Share of a class, at its own end of the score order, whose labels bound the opposite noise rate."""
+FLAT = 0.4
+"""A plateau rises by at most this share of what the score promises."""
 
-END_ROWS = 20
-"""Fewest rows of a class that make an end."""
+PURE = 0.1
+"""Rows of the other class are at most so dense next to the end, relative to their own class: there is no plateau where
+much of a class is."""
 
 
 @dataclass(frozen=True)
@@ -85,14 +88,7 @@ class LabelNoise:
 
         ``(1 − π) e0 / π̃`` and ``π e1 / (1 − π̃)``, with ``π = (π̃ − e0) / (1 − e0 − e1)`` true positives.
         """
-        identified = 1 - self.e0 - self.e1
-        if identified <= 1e-9:
-            return 0.0, 0.0
-        pi = min(max((self.positive_share - self.e0) / identified, 0.0), 1.0)
-        return (
-            min((1 - pi) * self.e0 / self.positive_share, 1.0),
-            min(pi * self.e1 / (1 - self.positive_share), 1.0),
-        )
+        return _wrong_shares(self.e0, self.e1, self.positive_share)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers and lists, ready for JSON."""
@@ -137,10 +133,10 @@ _STORED = record(
 def estimate_label_noise(pos: OrderedScores, neg: OrderedScores) -> LabelNoise:
     """Calibrate scores on the labels that came with them.
 
-    Bins between class quantiles keep it linear in the number of rows. The share of positives at the low end and
-    of negatives at the high end bound ``e0`` and ``e1``, since ``η̃ ≥ e0`` and ``1 − η̃ ≥ e1`` everywhere. Within
-    these bounds a four-parameter logistic curve, ``e0 + (1 − e0 − e1) σ(a s + b)``, takes as much noise as the
-    labels show, with a penalty on either rate: an end that the scores do not reach counts as free of noise.
+    Bins between class quantiles keep it linear in the number of rows. A rate counts only if its plateau is seen
+    (``_end``). Then it is what a four-parameter logistic curve, ``e0 + (1 − e0 − e1) σ(a s + b)``, takes as noise, but at
+    most the level of the plateau. A rate whose plateau is not seen is 0, however well noise would explain the curve: a
+    curve without noise that is not logistic explains it too.
 
     Parameters
     ----------
@@ -149,10 +145,15 @@ def estimate_label_noise(pos: OrderedScores, neg: OrderedScores) -> LabelNoise:
     """
     center, p_count, n_count = _bins(pos, neg)
     total = p_count + n_count
-    cap0 = _end_level(n_count, p_count)
-    cap1 = _end_level(p_count[::-1], n_count[::-1])
-    excess = max((cap0 + cap1) / 0.99, 1.0)  # scores that do not rank: the curve must still rise
-    slope, intercept, e0, e1 = _fit_logistic(center, p_count, n_count, cap0 / excess, cap1 / excess)
+    low, low_seen = _end(center, n_count, p_count)
+    high, high_seen = _end(-center[::-1], p_count[::-1], n_count[::-1])
+    excess = max((low + high) / 0.99, 1.0)  # scores that do not rank: the curve must still rise
+    # A rate that is not believed still has its part in the curve from which the other one is read.
+    fitted = _fit_logistic(center, p_count, n_count, (0.0, 0.0), (low / excess, high / excess))[2:]
+    positive_share = len(pos) / (len(pos) + len(neg))
+    wrong = _wrong_shares(*fitted, positive_share)
+    e0, e1 = _rates(wrong[0] * low_seen, wrong[1] * high_seen, positive_share)
+    slope, intercept, e0, e1 = _fit_logistic(center, p_count, n_count, (e0, e1), (e0, e1))
 
     # one pseudo-row per bin, split as the curve says, keeps probabilities off 0 and 1 where a bin is small
     curve = e0 + (1 - e0 - e1) * _sigmoid(slope * center + intercept)
@@ -166,9 +167,24 @@ def estimate_label_noise(pos: OrderedScores, neg: OrderedScores) -> LabelNoise:
         intercept=intercept,
         e0=e0,
         e1=e1,
-        positive_share=len(pos) / (len(pos) + len(neg)),
+        positive_share=positive_share,
         rate_floor=(0.5 / (len(neg) + 1), 0.5 / (len(pos) + 1)),
     )
+
+
+def _wrong_shares(e0: float, e1: float, positive_share: float) -> Rates:
+    identified = 1 - e0 - e1
+    if identified <= 1e-9:
+        return 0.0, 0.0
+    pi = min(max((positive_share - e0) / identified, 0.0), 1.0)
+    return min((1 - pi) * e0 / positive_share, 1.0), min(pi * e1 / (1 - positive_share), 1.0)
+
+
+def _rates(positives: float, negatives: float, positive_share: float) -> Rates:
+    """The inverse: ``e0`` and ``e1`` of these wrong shares of labelled positives and of labelled negatives."""
+    wrong0, right0 = positive_share * positives, (1 - positive_share) * (1 - negatives)
+    wrong1, right1 = (1 - positive_share) * negatives, positive_share * (1 - positives)
+    return wrong0 / (wrong0 + right0), wrong1 / (wrong1 + right1)
 
 
 @exact_on_bins
@@ -199,22 +215,39 @@ def _isotonic(shares: FloatArray, weights: FloatArray) -> FloatArray:
     return np.repeat([pool[0] for pool in pools], [pool[2] for pool in pools])
 
 
-def _end_level(own: FloatArray, other: FloatArray) -> float:
-    """Share of ``other`` in the first bins that hold ``END_SHARE`` of ``own``, and a standard error."""
-    wanted = min(max(END_SHARE * own.sum(), END_ROWS), own.sum())
-    bins = int(np.searchsorted(np.cumsum(own), wanted)) + 1
-    rows = float(own[:bins].sum() + other[:bins].sum()) + 1
-    share = (float(other[:bins].sum()) + 0.5) / rows
-    return share + math.sqrt(share * (1 - share) / rows)
+def _end(center: FloatArray, own: FloatArray, other: FloatArray) -> tuple[float, bool]:
+    """Share of the other label at the end with which ``center`` begins, and whether that is seen to be a plateau.
+
+    The side of a class goes from its end to where it stops getting ahead of the other class. It is cut into three parts
+    with equally many of its rows. In the outer and in the middle one the odds of the other label are counted. From the
+    middle to the inner end of the side, where both classes are equally dense, the odds rise at some rate per unit of the
+    score. Without noise they rise at about this rate before, too. On a plateau they hardly rise.
+    """
+    reached, passed = np.cumsum(own), np.cumsum(other)
+    edge = int(np.argmax(reached / reached[-1] - passed / passed[-1]))
+    first, last = (np.searchsorted(reached, reached[edge] * np.array([1, 2]) / 3) + 1).tolist()
+    outer, middle = slice(0, first), slice(first, last)
+    rows, wrong = (np.array([counts[part].sum() for part in (outer, middle)]) for counts in (own, other))
+    level = float(wrong[0] / (wrong[0] + rows[0]))
+    if last > edge or not rows[1]:
+        return level, False
+    density = (wrong + 0.5) / rows * (reached[-1] / passed[-1])
+    rise, error = math.log(density[1] / density[0]), math.sqrt((1 / (wrong + 0.5) + 1 / rows).sum())
+    begin, end = (float(center[part] @ own[part] / own[part].sum()) for part in (outer, middle))
+    promised = -math.log(density[1]) * (end - begin) / (center[edge] - end)
+    flat = max(rise, 0.0) + error <= FLAT * promised and rise >= -FLAT * promised
+    scatter = math.sqrt(float((((wrong + 0.5) / rows**2)).sum())) * (reached[-1] / passed[-1])
+    pure = density[1] - density[0] - scatter <= PURE * (1 - density[0])
+    return level, bool(flat and pure)
 
 
 def _fit_logistic(
-    center: FloatArray, p_count: FloatArray, n_count: FloatArray, cap0: float, cap1: float
+    center: FloatArray, p_count: FloatArray, n_count: FloatArray, floor: Rates, cap: Rates
 ) -> tuple[float, float, float, float]:
-    """``a, b, e0, e1`` of the most likely ``e0 + (1 − e0 − e1) σ(a s + b)`` with ``e0 ≤ cap0``, ``e1 ≤ cap1``.
+    """``a, b, e0, e1`` of the most likely ``e0 + (1 − e0 − e1) σ(a s + b)`` with both rates from ``floor`` to ``cap``.
 
-    Fisher scoring with Levenberg damping over ``(log a, b, logit e0/cap0, logit e1/cap1)``, from little noise
-    and from much, on scores standardised with both classes counted alike.
+    Fisher scoring with Levenberg damping over ``log a``, ``b`` and the logits of the rates' places between their bounds,
+    from little noise and from much, on scores standardised with both classes counted alike.
     """
     total = p_count + n_count
     balanced = p_count / p_count.sum() + n_count / n_count.sum()
@@ -222,16 +255,18 @@ def _fit_logistic(
     spread = math.sqrt(float(balanced @ (center - middle) ** 2 / 2)) or 1.0
     z = (center - middle) / spread
     penalty = 0.5 * math.log(total.sum())
+    width = np.array(cap) - np.array(floor)
 
     def model(theta: FloatArray) -> tuple[float, FloatArray, FloatArray]:
         slope = math.exp(theta[0])
         rates = _sigmoid(theta[2:])
-        low, high = cap0 * float(rates[0]), 1 - cap1 * float(rates[1])
+        e0, e1 = np.array(floor) + width * rates
+        low, high = float(e0), 1 - float(e1)
         g = _sigmoid(slope * z + theta[1])
         q = np.clip(low + (high - low) * g, 1e-12, 1 - 1e-12)
         bend = (high - low) * g * (1 - g)
         d_rates = rates * (1 - rates)
-        jacobian = np.stack([bend * slope * z, bend, (1 - g) * cap0 * d_rates[0], -g * cap1 * d_rates[1]])
+        jacobian = np.stack([bend * slope * z, bend, (1 - g) * width[0] * d_rates[0], -g * width[1] * d_rates[1]])
         # priors: either rate costs up to `penalty`; log a ~ N(1, 2²) and b ~ N(0, 10²) hold on separated scores
         loss = -(p_count @ np.log(q) + n_count @ np.log1p(-q)) + penalty * rates.sum()
         loss += (theta[0] - 1) ** 2 / 8 + theta[1] ** 2 / 200
@@ -243,7 +278,7 @@ def _fit_logistic(
 
     base = math.log(p_count.sum() / n_count.sum())
     best: tuple[float, FloatArray] = (math.inf, np.zeros(4))
-    for start in (-3.0, 1.0):
+    for start in (-3.0, 1.0) if width.any() else (-3.0,):
         theta = np.array([1.0, base, start, start])
         loss, gradient, fisher = model(theta)
         damping = 1e-3
@@ -264,10 +299,10 @@ def _fit_logistic(
                     break
         if loss < best[0]:
             best = (loss, theta)
-    log_a, b, t0, t1 = best[1].tolist()
+    log_a, b = best[1][:2].tolist()
     a = math.exp(log_a) / spread
-    e0, e1 = cap0 * _sigmoid(np.array(t0)), cap1 * _sigmoid(np.array(t1))
-    return a, b - a * middle, float(e0), float(e1)
+    e0, e1 = (np.array(floor) + width * _sigmoid(best[1][2:])).tolist()
+    return a, b - a * middle, e0, e1
 
 
 def _sigmoid(x: FloatArray) -> FloatArray:

@@ -27,15 +27,13 @@ from bspauc_spark.statistics.binned import exact_on_bins
 
 Rates: TypeAlias = tuple[float, float]
 
+NONE: Rates = (0.0, 0.0)
+
 BINS_PER_CLASS = 256
 """Quantiles of each class that cut the score axis into bins."""
 
-FLAT = 0.4
-"""A plateau rises by at most this share of what the score promises."""
-
-PURE = 0.1
-"""Rows of the other class are at most so dense next to the end, relative to their own class: there is no plateau where
-much of a class is."""
+FLAT = 0.15
+"""A plateau rises by at most this share of what the transition between the ends would rise in its place."""
 
 
 @dataclass(frozen=True)
@@ -133,10 +131,11 @@ _STORED = record(
 def estimate_label_noise(pos: OrderedScores, neg: OrderedScores) -> LabelNoise:
     """Calibrate scores on the labels that came with them.
 
-    Bins between class quantiles keep it linear in the number of rows. A rate counts only if its plateau is seen
-    (``_end``). Then it is what a four-parameter logistic curve, ``e0 + (1 − e0 − e1) σ(a s + b)``, takes as noise, but at
-    most the level of the plateau. A rate whose plateau is not seen is 0, however well noise would explain the curve: a
-    curve without noise that is not logistic explains it too.
+    Bins between class quantiles keep it linear in the number of rows. A four-parameter logistic curve,
+    ``e0 + (1 − e0 − e1) σ(a s + b)``, takes as much noise as the labels can show, with a penalty on either rate. But
+    noise explains many a curve that has none. So a wrong share is believed only if its end is seen to be a plateau
+    (``_End``), and is 0 otherwise. Nobody knows the scale of a score, so the curve is fitted along the score itself and
+    along its mere order. Both must show the plateau, and the smaller of their shares counts.
 
     Parameters
     ----------
@@ -145,14 +144,17 @@ def estimate_label_noise(pos: OrderedScores, neg: OrderedScores) -> LabelNoise:
     """
     center, p_count, n_count = _bins(pos, neg)
     total = p_count + n_count
-    low, low_seen = _end(center, n_count, p_count)
-    high, high_seen = _end(-center[::-1], p_count[::-1], n_count[::-1])
-    excess = max((low + high) / 0.99, 1.0)  # scores that do not rank: the curve must still rise
-    # A rate that is not believed still has its part in the curve from which the other one is read.
-    fitted = _fit_logistic(center, p_count, n_count, (0.0, 0.0), (low / excess, high / excess))[2:]
     positive_share = len(pos) / (len(pos) + len(neg))
-    wrong = _wrong_shares(*fitted, positive_share)
-    e0, e1 = _rates(wrong[0] * low_seen, wrong[1] * high_seen, positive_share)
+    low, high = _End.of(n_count, p_count), _End.of(p_count[::-1], n_count[::-1])
+    excess = max((low.level + high.level) / 0.99, 1.0)  # scores that do not rank: the curve must still rise
+    most = low.level / excess, high.level / excess
+    wrong = [1.0, 1.0]
+    for scale in (center, _order(p_count, n_count)):
+        slope, _, *rates = _fit_logistic(scale, p_count, n_count, NONE, most)
+        seen = low.is_flat(scale, slope), high.is_flat(-scale[::-1], slope)
+        shares = _wrong_shares(rates[0], rates[1], positive_share)
+        wrong = [min(known, share) if flat else 0.0 for known, share, flat in zip(wrong, shares, seen, strict=True)]
+    e0, e1 = _rates(wrong[0], wrong[1], positive_share)
     slope, intercept, e0, e1 = _fit_logistic(center, p_count, n_count, (e0, e1), (e0, e1))
 
     # one pseudo-row per bin, split as the curve says, keeps probabilities off 0 and 1 where a bin is small
@@ -215,30 +217,61 @@ def _isotonic(shares: FloatArray, weights: FloatArray) -> FloatArray:
     return np.repeat([pool[0] for pool in pools], [pool[2] for pool in pools])
 
 
-def _end(center: FloatArray, own: FloatArray, other: FloatArray) -> tuple[float, bool]:
-    """Share of the other label at the end with which ``center`` begins, and whether that is seen to be a plateau.
+def _order(p_count: FloatArray, n_count: FloatArray) -> FloatArray:
+    """Log odds of the place of each bin in the order of all rows, both classes counted alike."""
+    mass = (p_count / p_count.sum() + n_count / n_count.sum()) / 2
+    place = np.cumsum(mass) - mass / 2
+    return np.log(place / (1 - place))
+
+
+@dataclass(frozen=True)
+class _End:
+    """One end of the score order.
 
     The side of a class goes from its end to where it stops getting ahead of the other class. It is cut into three parts
-    with equally many of its rows. In the outer and in the middle one the odds of the other label are counted. From the
-    middle to the inner end of the side, where both classes are equally dense, the odds rise at some rate per unit of the
-    score. Without noise they rise at about this rate before, too. On a plateau they hardly rise.
+    with equally many of its rows.
+
+    Attributes
+    ----------
+    own : FloatArray
+        Rows of the class in the bins of the outer part, and in those of the middle one.
+    level : float
+        Share of the other label in the outer part.
+    rise, error : float
+        By how much the log odds of the other label rise from there to the middle part, and the standard error.
     """
-    reached, passed = np.cumsum(own), np.cumsum(other)
-    edge = int(np.argmax(reached / reached[-1] - passed / passed[-1]))
-    first, last = (np.searchsorted(reached, reached[edge] * np.array([1, 2]) / 3) + 1).tolist()
-    outer, middle = slice(0, first), slice(first, last)
-    rows, wrong = (np.array([counts[part].sum() for part in (outer, middle)]) for counts in (own, other))
-    level = float(wrong[0] / (wrong[0] + rows[0]))
-    if last > edge or not rows[1]:
-        return level, False
-    density = (wrong + 0.5) / rows * (reached[-1] / passed[-1])
-    rise, error = math.log(density[1] / density[0]), math.sqrt((1 / (wrong + 0.5) + 1 / rows).sum())
-    begin, end = (float(center[part] @ own[part] / own[part].sum()) for part in (outer, middle))
-    promised = -math.log(density[1]) * (end - begin) / (center[edge] - end)
-    flat = max(rise, 0.0) + error <= FLAT * promised and rise >= -FLAT * promised
-    scatter = math.sqrt(float((((wrong + 0.5) / rows**2)).sum())) * (reached[-1] / passed[-1])
-    pure = density[1] - density[0] - scatter <= PURE * (1 - density[0])
-    return level, bool(flat and pure)
+
+    own: tuple[FloatArray, FloatArray]
+    level: float
+    rise: float
+    error: float
+
+    @classmethod
+    def of(cls, own: FloatArray, other: FloatArray) -> _End:
+        """The end with which these bins begin."""
+        reached, passed = np.cumsum(own), np.cumsum(other)
+        side = reached[np.argmax(reached / reached[-1] - passed / passed[-1])]
+        first, last = (np.searchsorted(reached, side * np.array([1, 2]) / 3) + 1).tolist()
+        outer, middle = np.zeros_like(own), np.zeros_like(own)
+        outer[:first], middle[first:last] = own[:first], own[first:last]
+        rows = np.array([outer.sum(), middle.sum()])
+        wrong = np.array([other[:first].sum(), other[first:last].sum()])
+        level = float(wrong[0] / (wrong[0] + rows[0]))
+        if not rows[1]:
+            return cls((outer, middle), level, 0.0, math.inf)
+        odds = (wrong + 0.5) / rows
+        error = math.sqrt(float((1 / (wrong + 0.5) + 1 / rows).sum()))
+        return cls((outer, middle), level, math.log(odds[1] / odds[0]), error)
+
+    def is_flat(self, scale: FloatArray, slope: float) -> bool:
+        """Whether this end is a plateau along ``scale``, where the log odds of the truth rise at ``slope``.
+
+        On a plateau those of the label hardly do. A standard error is added to what is seen: few rows show nothing.
+        """
+        if self.error == math.inf:
+            return False
+        outer, middle = (float(part @ scale / part.sum()) for part in self.own)
+        return abs(self.rise) + self.error <= FLAT * slope * (middle - outer)
 
 
 def _fit_logistic(

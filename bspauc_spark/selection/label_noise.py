@@ -32,8 +32,9 @@ NONE: Rates = (0.0, 0.0)
 BINS_PER_CLASS = 256
 """Quantiles of each class that cut the score axis into bins."""
 
-FLAT = 0.15
-"""A plateau rises by at most this share of what the transition between the ends would rise in its place."""
+FLAT_BY_SCORE, FLAT_BY_ORDER = 0.25, 0.1
+"""A plateau rises by at most this share of what the transition between the ends would rise in its place. Networks press
+their scores together at the ends, so there is less to see along the score than along its order."""
 
 
 @dataclass(frozen=True)
@@ -149,9 +150,12 @@ def estimate_label_noise(pos: OrderedScores, neg: OrderedScores) -> LabelNoise:
     excess = max((low.level + high.level) / 0.99, 1.0)  # scores that do not rank: the curve must still rise
     most = low.level / excess, high.level / excess
     wrong = [1.0, 1.0]
-    for scale in (center, _order(p_count, n_count)):
+    for scale, most_rise in ((center, FLAT_BY_SCORE), (_order(p_count, n_count), FLAT_BY_ORDER)):
         slope, _, *rates = _fit_logistic(scale, p_count, n_count, NONE, most)
-        seen = low.is_flat(scale, slope), high.is_flat(-scale[::-1], slope)
+        seen = (
+            low.rises_by_at_most(most_rise, scale, slope),
+            high.rises_by_at_most(most_rise, -scale[::-1], slope),
+        )
         shares = _wrong_shares(rates[0], rates[1], positive_share)
         wrong = [min(known, share) if flat else 0.0 for known, share, flat in zip(wrong, shares, seen, strict=True)]
     e0, e1 = _rates(wrong[0], wrong[1], positive_share)
@@ -221,7 +225,8 @@ def _order(p_count: FloatArray, n_count: FloatArray) -> FloatArray:
     """Log odds of the place of each bin in the order of all rows, both classes counted alike."""
     mass = (p_count / p_count.sum() + n_count / n_count.sum()) / 2
     place = np.cumsum(mass) - mass / 2
-    return np.log(place / (1 - place))
+    odds: FloatArray = np.log(place / (1 - place))
+    return odds
 
 
 @dataclass(frozen=True)
@@ -263,15 +268,15 @@ class _End:
         error = math.sqrt(float((1 / (wrong + 0.5) + 1 / rows).sum()))
         return cls((outer, middle), level, math.log(odds[1] / odds[0]), error)
 
-    def is_flat(self, scale: FloatArray, slope: float) -> bool:
-        """Whether this end is a plateau along ``scale``, where the log odds of the truth rise at ``slope``.
+    def rises_by_at_most(self, share: float, scale: FloatArray, slope: float) -> bool:
+        """Whether the rise is within ``share`` of what ``slope`` along ``scale`` promises, either way.
 
-        On a plateau those of the label hardly do. A standard error is added to what is seen: few rows show nothing.
+        The standard error is added to it: few rows show nothing.
         """
         if self.error == math.inf:
             return False
         outer, middle = (float(part @ scale / part.sum()) for part in self.own)
-        return abs(self.rise) + self.error <= FLAT * slope * (middle - outer)
+        return abs(self.rise) + self.error <= share * slope * (middle - outer)
 
 
 def _fit_logistic(
@@ -279,8 +284,8 @@ def _fit_logistic(
 ) -> tuple[float, float, float, float]:
     """``a, b, e0, e1`` of the most likely ``e0 + (1 − e0 − e1) σ(a s + b)`` with both rates from ``floor`` to ``cap``.
 
-    Fisher scoring with Levenberg damping over ``log a``, ``b`` and the logits of the rates' places between their bounds,
-    from little noise and from much, on scores standardised with both classes counted alike.
+    Fisher scoring with Levenberg damping over ``log a``, ``b`` and the logits of the rates' places between their
+    bounds, from little noise and from much, on scores standardised with both classes counted alike.
     """
     total = p_count + n_count
     balanced = p_count / p_count.sum() + n_count / n_count.sum()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import os
 import signal
@@ -30,7 +31,9 @@ def begin(name: str) -> None:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     alone = name == "__main__" and threading.current_thread() is threading.main_thread()
-    # A job in the background of a shell ignores Ctrl-C, and a notebook has its own way with it.
+    # A notebook's process is not the job's to end.
+    alone = alone and not hasattr(builtins, "__IPYTHON__")
+    # A job in the background of a shell ignores Ctrl-C.
     if alone and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _leave_at_once)
 

@@ -4,11 +4,12 @@ PYTHON := $(VENV)/bin/python
 READY  := $(VENV)/.ready
 TOGETHER := --numprocesses 2 --dist worksteal
 LOWEST := .venv-lowest
+STAGES := thorough connect cluster alone alone-connect
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export PYSPARK_PYTHON := $(CURDIR)/$(PYTHON)
 export SPARK_LOCAL_IP ?= 127.0.0.1
 
-.PHONY: setup demo test test-all tests rest test-lowest checks coverage mutants lint format bench java browser clean
+.PHONY: setup demo test test-all tests rest $(STAGES) test-lowest checks coverage mutants lint format bench java browser clean
 
 setup: java $(READY)
 
@@ -40,16 +41,27 @@ test: lint browser tests
 # The same and the rest: Spark Connect, a standalone cluster, S3, all notebooks, every fault.
 test-all: test rest
 
-tests rest: export RUN ?= $(PYTHON)
+# `make -k test-all` runs them all, whatever fails.
+rest: $(STAGES)
+
+tests $(STAGES): export RUN ?= $(PYTHON)
 
 tests: setup
 	$(RUN) -m pytest $(TOGETHER) -m 'not thorough and not alone'
 
-rest: setup
+thorough: setup
 	$(RUN) -m pytest $(TOGETHER) -m 'thorough and not alone'
+
+connect: setup
 	$(RUN) -m pytest $(TOGETHER) -m 'not alone' --session connect tests/spark
+
+cluster: setup
 	$(RUN) -m pytest --session cluster tests/spark
+
+alone: setup
 	$(RUN) -m pytest -m alone
+
+alone-connect: setup
 	$(RUN) -m pytest -m alone --session connect tests/spark/test_connect.py
 
 checks: setup

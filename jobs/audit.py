@@ -11,13 +11,13 @@ wrong.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+from bspauc_spark.command_line import ending
+
+ending.begin(__name__)
 
 from pyspark.sql import functions as sf
 

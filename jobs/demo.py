@@ -15,14 +15,13 @@ errors of labelling do not sit at the boundary. Nothing in the generator was cho
 from __future__ import annotations
 
 import argparse
-import os
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+from bspauc_spark.command_line import ending
+
+ending.begin(__name__)
 
 import numpy as np
 import pandas as pd
@@ -32,6 +31,7 @@ from pyspark.ml.feature import VectorAssembler
 from pyspark.sql import DataFrame, SparkSession
 
 from bspauc_spark import BSPAUCClassifier, BSPAUCModel
+from bspauc_spark.command_line import cli
 from bspauc_spark.noise import flip_labels
 
 FEATURES = [f"x{i}" for i in range(1, 11)]
@@ -52,16 +52,20 @@ def friedman(rows: int, flipped: float, seed: int) -> pd.DataFrame:
 
 
 def main() -> None:
-    """Generate, fit, compare, audit, draw."""
+    """Read the arguments; show the example, until its end or Ctrl-C."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--flipped", type=float, default=0.2, help="share of the training labels that is wrong")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, default=Path("demo-output"))
     args = parser.parse_args()
+    with ending.in_order():
+        _show(args)
 
-    spark = SparkSession.builder.appName("bspauc_spark demo").getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
+
+def _show(args: argparse.Namespace) -> None:
+    """Generate, fit, compare, audit, draw."""
+    spark = cli.session("bspauc_spark demo")
     data = _assembled(spark, friedman(args.rows, args.flipped, args.seed))
     training, test = data.where("NOT test").cache(), data.where("test").cache()
     rows, wrong = training.count(), training.where("label != truth").count()

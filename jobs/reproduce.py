@@ -18,7 +18,6 @@ import argparse
 import contextlib
 import importlib.util
 import json
-import os
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -26,14 +25,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+from bspauc_spark.command_line import ending
+
+ending.begin(__name__)
 
 import pandas as pd
 from pyspark import SparkContext
-from pyspark.sql import SparkSession
 from tqdm import tqdm
 
+from bspauc_spark.command_line import cli
 from bspauc_spark.errors import BSPAUCError
 from bspauc_spark.reproduction import datasets, paper_tables
 from bspauc_spark.reproduction.cells import FAR_QUANTILE, TUNING_PERCENT, Cell, Task, run
@@ -55,13 +55,13 @@ def main() -> int:
         return 2
     args.output.mkdir(parents=True, exist_ok=True)
     results = Results(args.output / "runs.jsonl")
-    spark = SparkSession.builder.appName("bspauc_spark reproduce").getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    try:
-        failed = _run_all(spark.sparkContext, args, wanted, results)
-    finally:
-        spark.stop()
-    _write(args, results, wanted)
+    with ending.in_order():
+        spark = cli.session("bspauc_spark reproduce")
+        try:
+            failed = _run_all(spark.sparkContext, args, wanted, results)
+        finally:
+            spark.stop()
+        _write(args, results, wanted)
     print(json.dumps({"runs": len(results.records), "failed": failed, "output": str(args.output)}))
     return 1 if failed else 0
 

@@ -11,12 +11,12 @@ with one line that says what is wrong.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from typing import Any
 
-os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+from bspauc_spark.command_line import ending
+
+ending.begin(__name__)
 
 from pyspark.ml.functions import vector_to_array
 

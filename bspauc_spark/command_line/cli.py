@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import re
 import signal
-import sys
 import threading
 from argparse import ArgumentParser
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import yaml
 from py4j.protocol import Py4JJavaError
@@ -23,6 +20,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
+from bspauc_spark.command_line import ending
 from bspauc_spark.command_line.cells import is_blank, without
 from bspauc_spark.command_line.features import FEATURES
 from bspauc_spark.command_line.outputs import MLFLOW_SCHEMES, exists
@@ -41,10 +39,6 @@ _MOST_LISTED = 20
 # pickled is a bug: these keep their tracebacks.
 _OUTSIDE = re.compile(r"(java\.(io|nio|net)|org\.apache\.(hadoop|parquet))\.(?!EOFException|NotSerializableException)")
 
-_ENDINGS: dict[int, str] = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "Ctrl-C"}
-# Set by spark-submit for the Python process that it starts.
-_SUBMITTED = "PYSPARK_GATEWAY_PORT"
-
 
 def run(job: Callable[[], dict[str, Any]], label: str = "", options: Mapping[str, str] | None = None) -> int:
     """Run a job: its results as one line of JSON, or one line that says what is wrong, and the exit code.
@@ -52,69 +46,22 @@ def run(job: Callable[[], dict[str, Any]], label: str = "", options: Mapping[str
     Messages name the column ``label`` and the job's ``options``, by the Params that they set.
     """
     try:
-        with _ended_in_order():
+        with ending.in_order():
             results = job()
     except BSPAUCError as error:
-        return _failed(_in_own_words(str(error), label, options))
+        return ending.failed(_in_own_words(str(error), label, options))
     except AnalysisException as error:
-        return _failed(f"{plain(error)}.")
+        return ending.failed(f"{plain(error)}.")
     except (PySparkException, Py4JJavaError) as error:
         # An executor's error carries the traceback of the worker, and ours stands in its last line.
         ours = [line.strip() for line in str(error).splitlines() if line.strip().startswith("bspauc_spark.errors.")]
         if ours:
-            return _failed(_in_own_words(ours[-1].partition(": ")[2], label, options))
+            return ending.failed(_in_own_words(ours[-1].partition(": ")[2], label, options))
         if "FAILED_READ_FILE" in str(error) or _OUTSIDE.match(cause(error)):
-            return _failed(f"{plain(error)}.")
+            return ending.failed(f"{plain(error)}.")
         raise
-    print(json.dumps(results))
+    print(json.dumps(results), flush=True)
     return 0
-
-
-@contextlib.contextmanager
-def _ended_in_order() -> Iterator[None]:
-    """SIGTERM, by which schedulers end a job, and Ctrl-C as an exit of Python, which removes staged rows on its way."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    ended, over = list[int](), threading.Event()
-
-    def leave(number: int, _: object) -> NoReturn:
-        ended.append(number)
-        # Whoever has no patience left sends SIGKILL.
-        for one in before:
-            signal.signal(one, signal.SIG_IGN)
-        sys.exit(128 + number)
-
-    # A job in the background of a shell is to go on when others are interrupted.
-    heard = [one for one in _ENDINGS if signal.getsignal(one) != signal.SIG_IGN]
-    before = {one: signal.signal(one, leave) for one in heard}
-    if _SUBMITTED in os.environ:
-        threading.Thread(target=_end_with_jvm, args=(os.getppid(), over), name="bspauc-jvm", daemon=True).start()
-    try:
-        yield
-    except BaseException:
-        if not ended:
-            raise
-        # Whatever it has become on its way: the JVM, which is often ended too, is no longer there to tidy up.
-        _failed(f"ended by {_ENDINGS[ended[0]]}.")
-        sys.exit(128 + ended[0])
-    finally:
-        over.set()
-        for one, handler in before.items():
-            signal.signal(one, handler)
-
-
-def _end_with_jvm(jvm: int, over: threading.Event) -> None:
-    """A scheduler may end spark-submit's JVM alone; a fit in this process would train on, for nothing."""
-    while not over.wait(1.0):
-        if os.getppid() != jvm:
-            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
-            return
-
-
-def _failed(reason: str) -> int:
-    print(f"error: {reason}", file=sys.stderr)
-    return 2
 
 
 def _in_own_words(message: str, label: str, options: Mapping[str, str] | None) -> str:

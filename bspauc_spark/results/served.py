@@ -7,6 +7,7 @@ import importlib
 import importlib.metadata
 import importlib.resources
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,18 +21,34 @@ if TYPE_CHECKING:
     from importlib.abc import Traversable
 
 _REQUIRED = ("mlflow", "pyspark", "torch", "numpy", "pandas", "pyarrow", "safetensors")
+_OTHER_NAMES = {"mlflow": "mlflow-skinny"}
 
 
 def requirements() -> list[str]:
     """What pip has to install where a model is served."""
-    return [f"{name}=={_version(name)}" for name in _REQUIRED]
+    return [f"{name}=={_released(name)}" for name in _REQUIRED]
 
 
-def _version(name: str) -> str:
-    """The version that runs; on Databricks some modules belong to no installed distribution of their name."""
-    version = getattr(importlib.import_module(name), "__version__", None) or importlib.metadata.version(name)
+def _released(name: str) -> str:
+    importlib.import_module(name)
     # 2.9.0+cpu and 4.1.0.dev2 are in no registry.
-    return re.sub(r"\+.*|\.?dev.*", "", str(version))
+    return re.sub(r"\+.*|\.?dev.*", "", version_of(name))
+
+
+def version_of(name: str) -> str:
+    """The version that runs, or would if ``name`` were imported.
+
+    Modules are asked first: on Databricks pyspark is no installed distribution, and mlflow is one of another name.
+    """
+    version = getattr(sys.modules.get(name), "__version__", None)
+    if version is not None:
+        return str(version)
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        if name not in _OTHER_NAMES:
+            raise
+        return importlib.metadata.version(_OTHER_NAMES[name])
 
 
 def copy_code(folder: Path) -> Path:
@@ -57,7 +74,8 @@ def welcome_whole_numbers() -> None:
     """Have MLflow hand our models whole numbers for columns declared as doubles, and categories of any type.
 
     MLflow checks a table before a model sees it, and refuses a column of 64-bit whole numbers where the signature says
-    double. It has no type for "any number", and without a type Unity Catalog and Spark do not take the signature.
+    double. It has no type for "any number", and without a type Unity Catalog and Spark do not take the signature. It
+    checks no signature that says it was made from type hints, but its server then takes no tables any more.
     """
     from mlflow.pyfunc import PyFuncModel
 

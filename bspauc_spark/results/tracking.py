@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from bspauc_spark.errors import BSPAUCWarning, cause, without_credentials
 from bspauc_spark.results.history import Round
+from bspauc_spark.results.served import version_of
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -64,7 +65,7 @@ def versions() -> dict[str, str]:
 
 def _version(name: str) -> str:
     try:
-        return importlib.metadata.version(name)
+        return version_of(name)
     except importlib.metadata.PackageNotFoundError:
         return "not installed"
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -25,14 +25,16 @@ from bspauc_spark.schema import many, real, record
 from bspauc_spark.statistics import OrderedScores, ScoreArray
 from bspauc_spark.statistics.binned import exact_on_bins
 
+Rates: TypeAlias = tuple[float, float]
+
+NONE: Rates = (0.0, 0.0)
+
 BINS_PER_CLASS = 256
 """Quantiles of each class that cut the score axis into bins."""
 
-END_SHARE = 0.1
-"""Share of a class, at its own end of the score order, whose labels bound the opposite noise rate."""
-
-END_ROWS = 20
-"""Fewest rows of a class that make an end."""
+FLAT_BY_SCORE, FLAT_BY_ORDER = 0.25, 0.1
+"""A plateau rises by at most this share of what the transition between the ends would rise in its place. Networks press
+their scores together at the ends, so there is less to see along the score than along its order."""
 
 
 @dataclass(frozen=True)
@@ -85,14 +87,7 @@ class LabelNoise:
 
         ``(1 − π) e0 / π̃`` and ``π e1 / (1 − π̃)``, with ``π = (π̃ − e0) / (1 − e0 − e1)`` true positives.
         """
-        identified = 1 - self.e0 - self.e1
-        if identified <= 1e-9:
-            return 0.0, 0.0
-        pi = min(max((self.positive_share - self.e0) / identified, 0.0), 1.0)
-        return (
-            min((1 - pi) * self.e0 / self.positive_share, 1.0),
-            min(pi * self.e1 / (1 - self.positive_share), 1.0),
-        )
+        return _wrong_shares(self.e0, self.e1, self.positive_share)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers and lists, ready for JSON."""
@@ -137,10 +132,11 @@ _STORED = record(
 def estimate_label_noise(pos: OrderedScores, neg: OrderedScores) -> LabelNoise:
     """Calibrate scores on the labels that came with them.
 
-    Bins between class quantiles keep it linear in the number of rows. The share of positives at the low end and
-    of negatives at the high end bound ``e0`` and ``e1``, since ``η̃ ≥ e0`` and ``1 − η̃ ≥ e1`` everywhere. Within
-    these bounds a four-parameter logistic curve, ``e0 + (1 − e0 − e1) σ(a s + b)``, takes as much noise as the
-    labels show, with a penalty on either rate: an end that the scores do not reach counts as free of noise.
+    Bins between class quantiles keep it linear in the number of rows. A four-parameter logistic curve,
+    ``e0 + (1 − e0 − e1) σ(a s + b)``, takes as much noise as the labels can show, with a penalty on either rate. But
+    noise explains many a curve that has none. So a wrong share is believed only if its end is seen to be a plateau
+    (``_End``), and is 0 otherwise. Nobody knows the scale of a score, so the curve is fitted along the score itself and
+    along its mere order. Both must show the plateau, and the smaller of their shares counts.
 
     Parameters
     ----------
@@ -149,10 +145,21 @@ def estimate_label_noise(pos: OrderedScores, neg: OrderedScores) -> LabelNoise:
     """
     center, p_count, n_count = _bins(pos, neg)
     total = p_count + n_count
-    cap0 = _end_level(n_count, p_count)
-    cap1 = _end_level(p_count[::-1], n_count[::-1])
-    excess = max((cap0 + cap1) / 0.99, 1.0)  # scores that do not rank: the curve must still rise
-    slope, intercept, e0, e1 = _fit_logistic(center, p_count, n_count, cap0 / excess, cap1 / excess)
+    positive_share = len(pos) / (len(pos) + len(neg))
+    low, high = _End.of(n_count, p_count), _End.of(p_count[::-1], n_count[::-1])
+    excess = max((low.level + high.level) / 0.99, 1.0)  # scores that do not rank: the curve must still rise
+    most = low.level / excess, high.level / excess
+    wrong = [1.0, 1.0]
+    for scale, most_rise in ((center, FLAT_BY_SCORE), (_order(p_count, n_count), FLAT_BY_ORDER)):
+        slope, _, *rates = _fit_logistic(scale, p_count, n_count, NONE, most)
+        seen = (
+            low.rises_by_at_most(most_rise, scale, slope),
+            high.rises_by_at_most(most_rise, -scale[::-1], slope),
+        )
+        shares = _wrong_shares(rates[0], rates[1], positive_share)
+        wrong = [min(known, share) if flat else 0.0 for known, share, flat in zip(wrong, shares, seen, strict=True)]
+    e0, e1 = _rates(wrong[0], wrong[1], positive_share)
+    slope, intercept, e0, e1 = _fit_logistic(center, p_count, n_count, (e0, e1), (e0, e1))
 
     # one pseudo-row per bin, split as the curve says, keeps probabilities off 0 and 1 where a bin is small
     curve = e0 + (1 - e0 - e1) * _sigmoid(slope * center + intercept)
@@ -166,9 +173,24 @@ def estimate_label_noise(pos: OrderedScores, neg: OrderedScores) -> LabelNoise:
         intercept=intercept,
         e0=e0,
         e1=e1,
-        positive_share=len(pos) / (len(pos) + len(neg)),
+        positive_share=positive_share,
         rate_floor=(0.5 / (len(neg) + 1), 0.5 / (len(pos) + 1)),
     )
+
+
+def _wrong_shares(e0: float, e1: float, positive_share: float) -> Rates:
+    identified = 1 - e0 - e1
+    if identified <= 1e-9:
+        return 0.0, 0.0
+    pi = min(max((positive_share - e0) / identified, 0.0), 1.0)
+    return min((1 - pi) * e0 / positive_share, 1.0), min(pi * e1 / (1 - positive_share), 1.0)
+
+
+def _rates(positives: float, negatives: float, positive_share: float) -> Rates:
+    """The inverse: ``e0`` and ``e1`` of these wrong shares of labelled positives and of labelled negatives."""
+    wrong0, right0 = positive_share * positives, (1 - positive_share) * (1 - negatives)
+    wrong1, right1 = (1 - positive_share) * negatives, positive_share * (1 - positives)
+    return wrong0 / (wrong0 + right0), wrong1 / (wrong1 + right1)
 
 
 @exact_on_bins
@@ -199,22 +221,71 @@ def _isotonic(shares: FloatArray, weights: FloatArray) -> FloatArray:
     return np.repeat([pool[0] for pool in pools], [pool[2] for pool in pools])
 
 
-def _end_level(own: FloatArray, other: FloatArray) -> float:
-    """Share of ``other`` in the first bins that hold ``END_SHARE`` of ``own``, and a standard error."""
-    wanted = min(max(END_SHARE * own.sum(), END_ROWS), own.sum())
-    bins = int(np.searchsorted(np.cumsum(own), wanted)) + 1
-    rows = float(own[:bins].sum() + other[:bins].sum()) + 1
-    share = (float(other[:bins].sum()) + 0.5) / rows
-    return share + math.sqrt(share * (1 - share) / rows)
+def _order(p_count: FloatArray, n_count: FloatArray) -> FloatArray:
+    """Log odds of the place of each bin in the order of all rows, both classes counted alike."""
+    mass = (p_count / p_count.sum() + n_count / n_count.sum()) / 2
+    place = np.cumsum(mass) - mass / 2
+    odds: FloatArray = np.log(place / (1 - place))
+    return odds
+
+
+@dataclass(frozen=True)
+class _End:
+    """One end of the score order.
+
+    The side of a class goes from its end to where it stops getting ahead of the other class. It is cut into three parts
+    with equally many of its rows.
+
+    Attributes
+    ----------
+    own : FloatArray
+        Rows of the class in the bins of the outer part, and in those of the middle one.
+    level : float
+        Share of the other label in the outer part.
+    rise, error : float
+        By how much the log odds of the other label rise from there to the middle part, and the standard error.
+    """
+
+    own: tuple[FloatArray, FloatArray]
+    level: float
+    rise: float
+    error: float
+
+    @classmethod
+    def of(cls, own: FloatArray, other: FloatArray) -> _End:
+        """The end with which these bins begin."""
+        reached, passed = np.cumsum(own), np.cumsum(other)
+        side = reached[np.argmax(reached / reached[-1] - passed / passed[-1])]
+        first, last = (np.searchsorted(reached, side * np.array([1, 2]) / 3) + 1).tolist()
+        outer, middle = np.zeros_like(own), np.zeros_like(own)
+        outer[:first], middle[first:last] = own[:first], own[first:last]
+        rows = np.array([outer.sum(), middle.sum()])
+        wrong = np.array([other[:first].sum(), other[first:last].sum()])
+        level = float(wrong[0] / (wrong[0] + rows[0]))
+        if not rows[1]:
+            return cls((outer, middle), level, 0.0, math.inf)
+        odds = (wrong + 0.5) / rows
+        error = math.sqrt(float((1 / (wrong + 0.5) + 1 / rows).sum()))
+        return cls((outer, middle), level, math.log(odds[1] / odds[0]), error)
+
+    def rises_by_at_most(self, share: float, scale: FloatArray, slope: float) -> bool:
+        """Whether the rise is within ``share`` of what ``slope`` along ``scale`` promises, either way.
+
+        The standard error is added to it: few rows show nothing.
+        """
+        if self.error == math.inf:
+            return False
+        outer, middle = (float(part @ scale / part.sum()) for part in self.own)
+        return abs(self.rise) + self.error <= share * slope * (middle - outer)
 
 
 def _fit_logistic(
-    center: FloatArray, p_count: FloatArray, n_count: FloatArray, cap0: float, cap1: float
+    center: FloatArray, p_count: FloatArray, n_count: FloatArray, floor: Rates, cap: Rates
 ) -> tuple[float, float, float, float]:
-    """``a, b, e0, e1`` of the most likely ``e0 + (1 − e0 − e1) σ(a s + b)`` with ``e0 ≤ cap0``, ``e1 ≤ cap1``.
+    """``a, b, e0, e1`` of the most likely ``e0 + (1 − e0 − e1) σ(a s + b)`` with both rates from ``floor`` to ``cap``.
 
-    Fisher scoring with Levenberg damping over ``(log a, b, logit e0/cap0, logit e1/cap1)``, from little noise
-    and from much, on scores standardised with both classes counted alike.
+    Fisher scoring with Levenberg damping over ``log a``, ``b`` and the logits of the rates' places between their
+    bounds, from little noise and from much, on scores standardised with both classes counted alike.
     """
     total = p_count + n_count
     balanced = p_count / p_count.sum() + n_count / n_count.sum()
@@ -222,16 +293,18 @@ def _fit_logistic(
     spread = math.sqrt(float(balanced @ (center - middle) ** 2 / 2)) or 1.0
     z = (center - middle) / spread
     penalty = 0.5 * math.log(total.sum())
+    width = np.array(cap) - np.array(floor)
 
     def model(theta: FloatArray) -> tuple[float, FloatArray, FloatArray]:
         slope = math.exp(theta[0])
         rates = _sigmoid(theta[2:])
-        low, high = cap0 * float(rates[0]), 1 - cap1 * float(rates[1])
+        e0, e1 = np.array(floor) + width * rates
+        low, high = float(e0), 1 - float(e1)
         g = _sigmoid(slope * z + theta[1])
         q = np.clip(low + (high - low) * g, 1e-12, 1 - 1e-12)
         bend = (high - low) * g * (1 - g)
         d_rates = rates * (1 - rates)
-        jacobian = np.stack([bend * slope * z, bend, (1 - g) * cap0 * d_rates[0], -g * cap1 * d_rates[1]])
+        jacobian = np.stack([bend * slope * z, bend, (1 - g) * width[0] * d_rates[0], -g * width[1] * d_rates[1]])
         # priors: either rate costs up to `penalty`; log a ~ N(1, 2²) and b ~ N(0, 10²) hold on separated scores
         loss = -(p_count @ np.log(q) + n_count @ np.log1p(-q)) + penalty * rates.sum()
         loss += (theta[0] - 1) ** 2 / 8 + theta[1] ** 2 / 200
@@ -243,7 +316,7 @@ def _fit_logistic(
 
     base = math.log(p_count.sum() / n_count.sum())
     best: tuple[float, FloatArray] = (math.inf, np.zeros(4))
-    for start in (-3.0, 1.0):
+    for start in (-3.0, 1.0) if width.any() else (-3.0,):
         theta = np.array([1.0, base, start, start])
         loss, gradient, fisher = model(theta)
         damping = 1e-3
@@ -264,10 +337,10 @@ def _fit_logistic(
                     break
         if loss < best[0]:
             best = (loss, theta)
-    log_a, b, t0, t1 = best[1].tolist()
+    log_a, b = best[1][:2].tolist()
     a = math.exp(log_a) / spread
-    e0, e1 = cap0 * _sigmoid(np.array(t0)), cap1 * _sigmoid(np.array(t1))
-    return a, b - a * middle, float(e0), float(e1)
+    e0, e1 = (np.array(floor) + width * _sigmoid(best[1][2:])).tolist()
+    return a, b - a * middle, e0, e1
 
 
 def _sigmoid(x: FloatArray) -> FloatArray:

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,7 +22,7 @@ from sklearn.metrics import roc_auc_score
 
 from bspauc_spark.command_line import cli
 from tests.helpers.processes import alive, descendants, wait_for
-from tests.helpers.submit import call, started, submit
+from tests.helpers.submit import ROOT, call, started, submit
 
 FAST = ["--param", "rounds=3", "--param", "stepsPerRound=20", "--param", "hiddenLayers=[16, 16]"]
 
@@ -223,6 +224,28 @@ def test_a_job_in_the_background_of_a_shell_goes_on_at_ctrl_c() -> None:
         assert cli.run(lambda: {"went": os.kill(os.getpid(), signal.SIGINT)}) == 0
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+INTERRUPTED = """
+import os, runpy, signal, sys
+
+class Interrupting:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == "numpy":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting)
+runpy.run_path(sys.argv.pop(1), run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("job", ["audit.py", "demo.py", "reproduce.py", "score.py", "train.py"])
+def test_ctrl_c_amid_the_first_imports_is_one_line(job: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, str(ROOT / "jobs" / job)], capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "error: ended by Ctrl-C.\n")
 
 
 def test_ctrl_c_while_spark_is_at_work_is_one_line(folder: Path, tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ from bspauc_spark.rows.shard_task import ShardTask
 from bspauc_spark.rows.shards import Shards
 from bspauc_spark.rows.staging import Columns, StagedData, stage
 from bspauc_spark.rows.storage import DiskFolder
+from bspauc_spark.saved import FORMAT_VERSION
 from bspauc_spark.serving import Predictor
 from bspauc_spark.theta.networks import NetworkSpec
 from bspauc_spark.theta.optimizers import TrainingSettings
@@ -145,6 +146,7 @@ def test_a_folder_that_is_missing_or_lacks_a_part_is_an_error_of_ours(spark: Spa
 
 
 Rows = list[tuple[Any, Any, Any]]
+FROM_THE_FUTURE = {**models.DESCRIPTIONS["mlp"], "formatVersion": FORMAT_VERSION + 1}
 GOOD: Rows = [(name, 0, bytearray(blob)) for name, blob in models.BLOBS["mlp"].items()]
 TABLES: dict[str, tuple[Callable[[], Rows], str]] = {
     "no chunk": (lambda: [], "lacks model.json and model.safetensors"),
@@ -157,11 +159,8 @@ TABLES: dict[str, tuple[Callable[[], Rows], str]] = {
     "a negative chunk": (lambda: [*GOOD, ("model.json", -1, bytearray(b"x"))], "model.json lacks its chunk 0"),
     "a long chunk": (lambda: [*GOOD, ("model.json", 1, bytearray((4 << 20) + 1))], "a chunk without bytes, or of more"),
     "a future version": (
-        lambda: [
-            (name, 0, bytearray(blob))
-            for name, blob in model({**models.DESCRIPTIONS["mlp"], "formatVersion": 2}, models.ARRAYS["mlp"]).items()
-        ],
-        "format version 2, written by bspauc_spark .*Install bspauc_spark",
+        lambda: [(name, 0, bytearray(blob)) for name, blob in model(FROM_THE_FUTURE, models.ARRAYS["mlp"]).items()],
+        f"format version {FORMAT_VERSION + 1}, written by bspauc_spark .*Install bspauc_spark",
     ),
 }
 

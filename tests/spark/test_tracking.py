@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import math
+import platform
 import re
 import socket
+import sys
 import tempfile
 import threading
 import time
@@ -15,7 +18,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 import mlflow
+import numpy
+import pyspark
 import pytest
+import torch
 from matplotlib.figure import Figure
 from mlflow.entities import Run
 from mlflow.tracking import fluent
@@ -23,6 +29,7 @@ from pyspark.ml.evaluation import BinaryClassificationEvaluator
 from pyspark.ml.tuning import CrossValidator, ParamGridBuilder
 from pyspark.sql import DataFrame
 
+import bspauc_spark
 from bspauc_spark import BSPAUCClassifier
 from bspauc_spark.errors import BSPAUCWarning, DivergedError
 from bspauc_spark.results import plots, tracking
@@ -48,6 +55,25 @@ def own_tracking(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     while mlflow.active_run():
         mlflow.end_run()
     mlflow.set_tracking_uri(before)
+
+
+@pytest.mark.parametrize("imported", [True, False])
+def test_versions_are_known_where_modules_belong_to_no_distribution_of_their_name(
+    monkeypatch: pytest.MonkeyPatch, imported: bool
+) -> None:
+    """Databricks' ML runtimes have mlflow-skinny, a pyspark that nobody installed, and this package as a file."""
+    find = importlib.metadata.distribution
+
+    def distribution(name: str) -> importlib.metadata.Distribution:
+        if name in ("mlflow", "pyspark", "bspauc_spark", "torch"):
+            raise importlib.metadata.PackageNotFoundError(name)
+        return find(name)
+
+    monkeypatch.setattr(importlib.metadata, "distribution", distribution)
+    if not imported:
+        monkeypatch.delitem(sys.modules, "mlflow")
+    modules = {one.__name__: one.__version__ for one in (bspauc_spark, mlflow, numpy, pyspark, torch)}
+    assert tracking.versions() == {**modules, "python": platform.python_version()}
 
 
 def _use(uri: str, experiment: str) -> str:

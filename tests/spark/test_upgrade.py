@@ -1,14 +1,16 @@
 """Models that earlier versions saved load in this one and give the scores they gave then.
 
 The folders ``tests/fixtures/model-format-<N>`` were written once, by the version that introduced the format, and must
-never be regenerated: when these tests fail, the reading is to be mended. A new format gets a folder of its own, and
-its files get lines in ``tests/fixtures/SHA256SUMS``: ``sha256sum`` of each, by its path.
+never be regenerated: when these tests fail, the reading is to be mended. A new format gets a folder of its own with the
+release that completes it; until then the changelog names it as unreleased, and it may still change. The files of a
+folder get lines in ``tests/fixtures/SHA256SUMS``: ``sha256sum`` of each, by its path.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -35,9 +37,13 @@ def then(folder: Path) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
     return stored["rows"], {name: np.array([row[name] for row in stored["given"]]) for name in stored["given"][0]}
 
 
-def test_there_are_models_of_every_format() -> None:
+def test_there_are_models_of_every_format_that_was_released() -> None:
+    _, unreleased, *_ = (FIXTURES.parents[1] / "CHANGELOG.md").read_text().split("\n## ")
+    assert unreleased.startswith("Unreleased")
+    still_changes = re.search(rf"format\s+version\s+{FORMAT_VERSION}\b", unreleased) is not None
     kinds = ("mlp", "sparse", "kernel")
-    assert {f"model-format-{n}-{kind}" for n in range(1, FORMAT_VERSION + 1) for kind in kinds} <= set(NAMES)
+    released = range(1, FORMAT_VERSION + (not still_changes))
+    assert {f"model-format-{n}-{kind}" for n in released for kind in kinds} <= set(NAMES)
 
 
 def test_no_saved_file_was_written_anew() -> None:

@@ -174,6 +174,9 @@ def _arrays(data: bytes, spec: NetworkSpec) -> dict[str, npt.NDArray[Any]]:
     for name in wanted:
         if name.endswith("first.columns") and not _rises(arrays[name], 0, spec.num_features - 1):
             raise MalformedError(f"{name} are not numbers of features in ascending order")
+    for name in ("knots", "levels", "mixed") if spec.members else ():
+        if not all(_rises(one) for one in np.atleast_2d(arrays[f"theta.{name}"])):
+            raise MalformedError(f"theta.{name} do not rise")
     if points is None or points.size < 2 or not _rises(points):
         raise MalformedError("curves.scores do not rise")
     return arrays

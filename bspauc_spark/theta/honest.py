@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from bspauc_spark.arrays import Float32Array, FloatArray, IntArray
 from bspauc_spark.errors import DivergedError
@@ -16,8 +18,9 @@ from bspauc_spark.rows.rows import Batch, Rows, SparseBatch
 from bspauc_spark.statistics import ClassScores, pair_sum
 from bspauc_spark.theta.group import Group
 from bspauc_spark.theta.members import Members
-from bspauc_spark.theta.networks import ScoringNetwork
+from bspauc_spark.theta.networks import QUANTILES, ScoringNetwork
 from bspauc_spark.theta.scoring import score_rows
+from bspauc_spark.theta.spread import quantiles_of_mean
 
 Scored: TypeAlias = dict[str, Float32Array]
 Folds: TypeAlias = npt.NDArray[np.uint8]
@@ -26,7 +29,10 @@ Folds: TypeAlias = npt.NDArray[np.uint8]
 _SAMPLE_ROWS = 2048
 # Below this part of its mean a deviation is rounding.
 _ROUNDING = 1e-6
-# How many of the negatives are witnesses, and which share of them at most; fewer than the last number say too little.
+# Of each member's scores, for its quantiles; so many rows at least lie beyond the outermost ones.
+_QUANTILE_ROWS, _BEYOND = 100_000, 5
+# How many of the negatives are witnesses, and which share of them at most; fewer than the last number say too little,
+# so that there are none at all.
 _WITNESSES, _WITNESS_SHARE, _FEWEST_WITNESSES = 1000, 0.05, 20
 # All copies of a row are witnesses or none is. Where too many are, the next slice of the hashes is taken.
 _SLICES_TRIED = 16
@@ -56,9 +62,12 @@ class Judges:
         """Honest scores of all rows; members are standardised anew for them."""
         scores = {kind: raw_scores(average, rows[kind], fold, threads) for kind, fold in self._fold.items()}
         refuse_bad(scores, average, group)
-        means, deviations = self._moments(scores, group)
-        average.standardise(means, deviations)
-        self._widen(average, float(means.mean()), float(deviations.mean() ** 2), rows[NEGATIVES], group)
+        rows_judged, deviations = self._moments(scores, group)
+        # Some rows are to lie beyond the outermost quantiles.
+        least = min(_BEYOND / rows_judged.min(), 0.5)
+        shares = np.clip(QUANTILES, least, 1.0 - least)
+        average.standardise(self._quantiles(scores, shares, rows_judged, group), deviations)
+        self._mix(average, shares, rows[NEGATIVES], group)
         scores = {kind: _standardised(average, scores[kind], fold) for kind, fold in self._fold.items()}
         # No member learns from validation rows, so all judge them.
         others = {kind: score_rows(average, rows[kind], threads) for kind in rows if kind not in self._fold}
@@ -66,7 +75,7 @@ class Judges:
         return {**scores, **others}
 
     def _moments(self, scores: Scored, group: Group) -> tuple[FloatArray, FloatArray]:
-        """Mean and deviation of each member's scores of all rows that it judges."""
+        """Number of the rows that each member judges, and deviation of their scores."""
         sums = np.zeros((3, self.members))
         for kind, fold in self._fold.items():
             values = scores[kind].astype(np.float64)
@@ -77,18 +86,31 @@ class Judges:
         count, total, squares = shared.reshape(sums.shape)
         means = total / count
         deviations = np.sqrt(np.maximum(squares / count - means**2, 0.0))
-        return means, np.where(deviations > _ROUNDING * np.abs(means), deviations, 0.0)
+        return count, np.where(deviations > _ROUNDING * np.abs(means), deviations, 0.0)
 
-    def _widen(self, average: Members, mean: float, variance: float, negatives: Rows, group: Group) -> None:
+    def _quantiles(self, scores: Scored, shares: FloatArray, counts: FloatArray, group: Group) -> FloatArray:
+        """Of each member's scores of rows that it judges; where these are very many, of an even sample."""
+        own = list[Float32Array]()
+        for number, count in enumerate(counts):
+            every = [values[self._fold[kind] == number] for kind, values in scores.items()]
+            own.append(np.concatenate([some[:: math.ceil(count / _QUANTILE_ROWS)] for some in every]))
+        gathered = group.gather(own)
+        found = [np.quantile(one.astype(np.float64), shares) for one in gathered] if group.rank == 0 else []
+        return np.frombuffer(group.share(np.array(found).tobytes())).reshape(self.members, -1)
+
+    def _mix(self, average: Members, shares: FloatArray, negatives: Rows, group: Group) -> None:
+        """Bring the mean of all members to the scale of one, if there are witnesses."""
         index = np.flatnonzero(self._witness)
-        if not int(group.counts(len(index)).sum()) or variance == 0.0:
+        if not int(group.counts(len(index)).sum()):
             return
-        every = [score_rows(member, negatives, index=index).astype(np.float64) for member in average.networks()]
-        scale, shift = (one.cpu().numpy().astype(np.float64) for one in (average.scale, average.shift))
-        spread = np.var(np.stack(every, axis=1) * scale + shift, axis=1, ddof=1)
-        (parts,) = group.gather([np.array([spread.sum(), len(index)])])
-        total, count = np.frombuffer(group.share(parts.reshape(-1, 2).sum(axis=0).tobytes()))
-        average.widen(mean, variance, float(total / count))
+        every = [torch.from_numpy(score_rows(one, negatives, index=index)) for one in average.networks()]
+        own = [average.standardised(k, scores.to(average.device)).cpu().double() for k, scores in enumerate(every)]
+        (gathered,) = group.gather([torch.stack(own, dim=1).numpy().ravel()])
+        mixed = np.empty(0)
+        if group.rank == 0:
+            levels = average.levels.cpu().double().numpy()
+            mixed = quantiles_of_mean(levels, shares, gathered.reshape(-1, self.members))
+        average.mix(np.frombuffer(group.share(mixed.tobytes())).copy())
 
     def loss(
         self,
@@ -150,7 +172,8 @@ def witnesses(keys: Keys, group: Group) -> npt.NDArray[np.bool_]:
     own = np.bincount(place[place < _SLICES_TRIED].astype(np.int64), minlength=_SLICES_TRIED)
     (parts,) = group.gather([own])
     counts = np.frombuffer(group.share(parts.reshape(-1, _SLICES_TRIED).sum(axis=0).tobytes()), dtype=np.int64)
-    fit = np.flatnonzero((counts >= _FEWEST_WITNESSES) & (counts <= 2 * total / slices))
+    wanted = total / slices
+    fit = np.flatnonzero((counts >= _FEWEST_WITNESSES) & (counts <= 2 * wanted) & (wanted >= _FEWEST_WITNESSES))
     chosen: npt.NDArray[np.bool_] = place == np.uint64(fit[0]) if len(fit) else np.zeros(len(keys), dtype=bool)
     return chosen
 
@@ -170,8 +193,10 @@ def raw_scores(average: Members, rows: Rows, fold: Folds, threads: int = 1) -> F
 
 
 def _standardised(average: Members, scores: Float32Array, fold: Folds) -> Float32Array:
-    scale, shift = average.scale.cpu().numpy(), average.shift.cpu().numpy()
-    standardised: Float32Array = scores * scale[fold] + shift[fold]
+    standardised = np.empty_like(scores)
+    for number in range(len(average.knots)):
+        own = fold == number
+        standardised[own] = average.standardised(number, torch.from_numpy(scores[own]).to(average.device)).cpu().numpy()
     return standardised
 
 

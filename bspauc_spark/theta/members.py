@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from bspauc_spark.arrays import FloatArray
 from bspauc_spark.errors import DivergedError
 from bspauc_spark.rows.rows import Batch, SparseBatch
-from bspauc_spark.theta.networks import KernelNetwork, LayeredNetwork, NetworkSpec, ScoringNetwork
+from bspauc_spark.theta.networks import QUANTILES, KernelNetwork, LayeredNetwork, NetworkSpec, ScoringNetwork
 
 
 def build(spec: NetworkSpec, generator: torch.Generator | None = None, columns: Tensor | None = None) -> ScoringNetwork:
@@ -23,27 +23,29 @@ class Members(ScoringNetwork):
     """Networks that score as one: a row's score is the mean of theirs.
 
     A pairwise loss leaves the offset of each member free, and says little of its scale. So each one is standardised on
-    the rows of its own fold, which it did not learn from, before members are mixed or compared: ``f_k`` becomes
-    ``scale_k · f_k + shift_k``, with the mean and the deviation that members have on average.
+    the rows of its own fold, which it did not learn from, before members are mixed or compared: quantiles of its
+    scores, the ``knots``, become the mean of all members' quantiles, the ``levels``, with straight lines between them.
+    Mean and deviation alone would not do: where tails differ, the highest scores would be those of one member.
 
-    Members differ, so their mean spreads less than one of them. It becomes ``stretch · mean + offset``, so that a
-    threshold or a probability that was found among honest scores, which are of one member each, holds for it too.
+    Members differ, so their mean spreads less than one of them. Its quantiles, the ``mixed`` ones, become the levels
+    too, so that a threshold or a probability that was found among honest scores, which are of one member each, holds
+    for new rows.
     """
 
-    scale: Tensor
-    shift: Tensor
-    stretch: Tensor
-    offset: Tensor
+    knots: Tensor
+    levels: Tensor
+    mixed: Tensor
 
     def __init__(
         self, spec: NetworkSpec, generator: torch.Generator | None = None, columns: Tensor | None = None
     ) -> None:
         super().__init__(spec)
         self.members = nn.ModuleList(spec.member().build(generator, columns) for _ in range(spec.members))
-        self.register_buffer("scale", torch.ones(spec.members))
-        self.register_buffer("shift", torch.zeros(spec.members))
-        self.register_buffer("stretch", torch.ones(1))
-        self.register_buffer("offset", torch.zeros(1))
+        # Until something is learned, scores stay as they are.
+        line = torch.linspace(-1.0, 1.0, len(QUANTILES))
+        self.register_buffer("knots", line.repeat(spec.members, 1))
+        self.register_buffer("levels", line.clone())
+        self.register_buffer("mixed", line.clone())
 
     def networks(self) -> list[ScoringNetwork]:
         """The members."""
@@ -57,14 +59,14 @@ class Members(ScoringNetwork):
         """Scores of ``rows``: the mean of the standardised members, on the scale of one of them."""
         every = [member(rows) for member in self.networks()]
         scores = [self.standardised(number, scores) for number, scores in enumerate(every)]
-        return torch.stack(scores).mean(dim=0) * self.stretch + self.offset
+        return bent(torch.stack(scores).mean(dim=0), self.mixed, self.levels)
 
     def standardised(self, number: int, scores: Tensor) -> Tensor:
         """Scores that a member gave, on the scale of all."""
-        return scores * self.scale[number] + self.shift[number]
+        return bent(scores, self.knots[number], self.levels)
 
-    def standardise(self, means: FloatArray, deviations: FloatArray) -> None:
-        """Put members with these means and deviations, each on the rows of its own fold, on a common scale."""
+    def standardise(self, quantiles: FloatArray, deviations: FloatArray) -> None:
+        """Put members with these quantiles and deviations, each on the rows of its own fold, on a common scale."""
         if not deviations.any():
             # Nothing is learned yet: no scale fits.
             return
@@ -74,20 +76,17 @@ class Members(ScoringNetwork):
                 f"member {number} of {len(deviations)} gives the same score to all rows that it did not learn from. "
                 "Lower regParam or learningRate, or set folds=0."
             )
-        scale = deviations.mean() / deviations
-        self.scale.copy_(torch.from_numpy(scale))
-        self.shift.copy_(torch.from_numpy(means.mean() - scale * means))
+        # Scores that are equal for many rows have equal quantiles; as float32 too, knots rise.
+        gaps = 1e-4 * deviations + 1e-6 * np.abs(quantiles).max(axis=1)
+        least = gaps[:, None] * np.arange(quantiles.shape[1])
+        knots = np.maximum.accumulate(quantiles - least, axis=1) + least
+        self.knots.copy_(torch.from_numpy(knots))
+        self.levels.copy_(torch.from_numpy(knots.mean(axis=0)))
+        self.mixed.copy_(self.levels)
 
-    def widen(self, mean: float, variance: float, disagreement: float) -> None:
-        """Give the mean of members the spread of one member, whose scores have this mean and variance.
-
-        Of a row's scores by all members, ``disagreement`` is the expected variance. Their mean has all of one member's
-        variance but ``(1 − 1/K)`` of this. Members that agree on nothing leave ``1/K``: an estimate below is noise.
-        """
-        count = len(self.scale)
-        left = max(1.0 - (1.0 - 1.0 / count) * disagreement / variance, 1.0 / count)
-        self.stretch.fill_(left**-0.5)
-        self.offset.fill_(mean * (1.0 - left**-0.5))
+    def mix(self, quantiles: FloatArray) -> None:
+        """Bring the mean of standardised members, which has these quantiles, to the scale of one member."""
+        self.mixed.copy_(torch.from_numpy(quantiles))
 
     def each(self, rows: Batch | Sequence[Batch]) -> Tensor:
         """The scores by all members, a column each, in one pass. Sparse rows come with the products of each member."""
@@ -129,12 +128,11 @@ class Members(ScoringNetwork):
 
 
 class Mixture(nn.Module):
-    """``stretch · mean_k(scale_k · f_k(x) + shift_k) + offset`` for some networks ``f_k``."""
+    """The mean of some networks as ``Members`` have it, on dense rows."""
 
-    scale: Tensor
-    shift: Tensor
-    stretch: Tensor
-    offset: Tensor
+    knots: Tensor
+    levels: Tensor
+    mixed: Tensor
 
     def __init__(self, networks: Sequence[nn.Module], constants: Mapping[str, Tensor]) -> None:
         super().__init__()
@@ -144,5 +142,17 @@ class Mixture(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         """Scores of dense rows."""
-        every = torch.stack([network(rows) for network in self.networks], dim=1)
-        return (every * self.scale + self.shift).mean(dim=1) * self.stretch + self.offset
+        every = [
+            bent(network(rows), knots, self.levels) for network, knots in zip(self.networks, self.knots, strict=True)
+        ]
+        return bent(torch.stack(every).mean(dim=0), self.mixed, self.levels)
+
+
+def bent(scores: Tensor, knots: Tensor, levels: Tensor) -> Tensor:
+    """Scores on the lines through the points (``knots``, ``levels``); beyond them, with their overall slope."""
+    inside = torch.clamp(scores.detach().contiguous(), knots[0], knots[-1])
+    place = torch.searchsorted(knots, inside).clamp(1, len(knots) - 1)
+    low, base = knots[place - 1], levels[place - 1]
+    slope = (levels[place] - base) / (knots[place] - low)
+    overall = (levels[-1] - levels[0]) / (knots[-1] - knots[0])
+    return base + (inside - low) * slope + (scores - inside) * overall

@@ -21,6 +21,11 @@ from bspauc_spark.theta.first_layer import FirstLayer, affine, sums
 
 MOST_LAYERS = 1000
 MOST_FOLDS = 64
+QUANTILES = (
+    *(0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.035, 0.05, 0.075, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45),
+    *(0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.925, 0.95, 0.965, 0.98, 0.99, 0.995, 0.998, 0.999, 0.9995),
+)
+"""At which members come to a common scale; close to each other at both ends, where rare classes have thresholds."""
 MOST_FREQUENCY_BYTES = 2 << 30
 """The largest table of a kernel's frequencies."""
 
@@ -54,7 +59,9 @@ class NetworkSpec:
         if self.members:
             own = self.member().shapes(columns).items()
             every = {f"members.{k}.{name}": shape for k in range(self.members) for name, shape in own}
-            return {**every, "scale": (self.members,), "shift": (self.members,), "stretch": (1,), "offset": (1,)}
+            points = len(QUANTILES)
+            common = {"knots": (self.members, points), "levels": (points,), "mixed": (points,)}
+            return {**every, **common}
         if self.kind == "kernel":
             return {"alpha": (2 * self.random_features, 1)}
         widths = self.widths

@@ -22,7 +22,7 @@ from tests.helpers.rows import compressed, dense
 from tests.helpers.teams import SETTINGS
 
 FORMS = {"dense": dense, "sparse": compressed}
-MEMBERS, SEED = 3, 11
+MEMBERS, SEED, FEATURES = 3, 11, 15
 
 
 class Ranks:
@@ -130,7 +130,7 @@ def test_no_member_learns_from_a_witness(form: str) -> None:
 @pytest.fixture(scope="module")
 def learned() -> Worker:
     """Members that have learned much by heart, and so differ."""
-    worker = make(*rows_of(), steps=150, learning_rate=0.01, tau=0.0)
+    worker = make(*rows_of(8000, FEATURES), steps=150, learning_rate=0.01, tau=0.0)
     algorithm.fit(worker, EveryRow(), 2, tau=0.0)
     return worker
 
@@ -140,17 +140,17 @@ def each(worker: Worker, x: np.ndarray) -> np.ndarray:
     network = worker.theta.average
     assert isinstance(network, Members)
     with torch.no_grad():
-        raw = np.stack([member(torch.from_numpy(x)).double().numpy() for member in network.networks()], axis=1)
-    return raw * network.scale.double().numpy() + network.shift.double().numpy()
+        raw = [member(torch.from_numpy(x)) for member in network.networks()]
+        return np.stack([network.standardised(k, one).double().numpy() for k, one in enumerate(raw)], axis=1)
 
 
 def test_the_mean_is_stretched_by_what_members_differ_on_witnesses(learned: Worker) -> None:
-    x, label = rows_of()
+    x, label = rows_of(8000, FEATURES)
     witness = each(learned, x[~label][learned_by_none(learned, NEGATIVES)])
     every = np.concatenate([learned.scores()[kind].astype(float) for kind in (POSITIVES, NEGATIVES)])
     stretch = (1 - (1 - 1 / MEMBERS) * witness.var(axis=1, ddof=1).mean() / every.var()) ** -0.5
-    assert stretch > 1.05
-    new, _ = rows_of(seed=2)
+    assert stretch > 1.03
+    new, _ = rows_of(500, FEATURES, seed=2)
     wanted = every.mean() + (each(learned, new).mean(axis=1) - every.mean()) * stretch
     network = learned.theta.average
     with torch.no_grad():
@@ -163,7 +163,7 @@ def test_a_threshold_and_probabilities_of_honest_scores_hold_for_new_rows(learne
     scores = learned.score()
     noise, _, of_validation = judged(scores)
     assert of_validation is None
-    x, label = rows_of(40_000, seed=3)
+    x, label = rows_of(40_000, FEATURES, seed=3)
     with torch.no_grad():
         new = learned.theta.average(torch.from_numpy(x)).numpy()
     every = np.concatenate([scores.positive.sorted, scores.negative.sorted])

@@ -21,6 +21,7 @@ from bspauc_spark.scorer import LossCurves, Scorer
 from bspauc_spark.selection import solve
 from bspauc_spark.selection.label_noise import estimate_label_noise
 from bspauc_spark.statistics import ClassScores
+from bspauc_spark.theta.members import build
 from bspauc_spark.theta.networks import NetworkSpec
 from bspauc_spark.theta.scores import Scores
 from tests.helpers.tampering import DEEP
@@ -33,6 +34,7 @@ SPECS = {
     "mlp": NetworkSpec("mlp", FEATURES, (8, 4)),
     "sparse": NetworkSpec("linear", FEATURES),
     "kernel": NetworkSpec("kernel", FEATURES, (), 6, 1.5, 3),
+    "members": NetworkSpec("mlp", FEATURES, (8, 4), members=2, fold_seed=5),
 }
 
 
@@ -56,7 +58,7 @@ def scorer(kind: str) -> Scorer:
     pos, neg = (ClassScores.from_array(rng.normal(middle, 1, n)) for middle, n in ((1.5, 40), (0.0, 90)))
     selection = solve(pos, neg, 0.6, 0.6)
     columns = torch.tensor(COLUMNS, dtype=torch.int32) if kind == "sparse" else None
-    network = SPECS[kind].build(torch.Generator().manual_seed(0), columns)
+    network = build(SPECS[kind], torch.Generator().manual_seed(0), columns)
     curves = LossCurves.of(pos, neg, selection)
     return Scorer(
         spec=SPECS[kind],

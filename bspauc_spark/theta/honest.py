@@ -42,7 +42,7 @@ class Judges:
     """The folds of a worker's own training rows. Member k judges the rows of fold k and learns from all others.
 
     From a few negatives, the *witnesses*, no member learns. They tell how much members differ on rows that are new to
-    all of them, and so by how much less the mean of all spreads than one member, as which training rows are judged.
+    all of them, and so by how much less the mean of all spreads than one member, by which training rows are judged.
     """
 
     def __init__(self, rows: Mapping[str, Rows], members: int, seed: int, group: Group) -> None:
@@ -67,7 +67,8 @@ class Judges:
         least = min(_BEYOND / rows_judged.min(), 0.5)
         shares = np.clip(QUANTILES, least, 1.0 - least)
         average.standardise(self._quantiles(scores, shares, rows_judged, group), deviations)
-        self._mix(average, shares, rows[NEGATIVES], group)
+        if deviations.any():
+            self._mix(average, shares, rows[NEGATIVES], group)
         scores = {kind: _standardised(average, scores[kind], fold) for kind, fold in self._fold.items()}
         # No member learns from validation rows, so all judge them.
         others = {kind: score_rows(average, rows[kind], threads) for kind in rows if kind not in self._fold}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from bspauc_spark.arrays import FloatArray
@@ -16,7 +15,7 @@ _NOISE = ((-(3.0**0.5), 1 / 6), (0.0, 2 / 3), (3.0**0.5, 1 / 6))
 _LEAST = 0.25
 
 
-def quantiles_of_mean(quantiles: FloatArray, shares: FloatArray, witnesses: FloatArray) -> npt.NDArray[np.floating]:
+def quantiles_of_mean(quantiles: FloatArray, shares: FloatArray, witnesses: FloatArray) -> FloatArray:
     """Quantiles of the mean of members at ``shares``, where one member's scores of new rows have these ``quantiles``.
 
     ``witnesses`` are scores of rows that are new to all members, rows × members. A member's score is the mean of all
@@ -32,12 +31,20 @@ def quantiles_of_mean(quantiles: FloatArray, shares: FloatArray, witnesses: Floa
         return quantiles
     scores = _line(places, _normal(points), quantiles[first])
     size = np.sqrt(np.interp(scores, center, variance) * (1.0 - 1.0 / witnesses.shape[1]))
-    noisy = np.concatenate([scores + value * size for value, _ in _NOISE])
-    order = np.argsort(noisy, kind="stable")
-    weights = np.repeat([weight for _, weight in _NOISE], _SCORES)[order] / _SCORES
-    moved = np.interp(shares, np.cumsum(weights) - weights / 2, noisy[order]) - quantiles
+    moved = _quantiles([scores + value * size for value, _ in _NOISE], shares)
+    moved -= _quantiles([scores for _ in _NOISE], shares)
     least = _LEAST * quantiles
-    return np.maximum.accumulate(quantiles - moved - least) + least
+    found: FloatArray = np.maximum.accumulate(quantiles - moved - least) + least
+    return found
+
+
+def _quantiles(values: list[FloatArray], shares: FloatArray) -> FloatArray:
+    """At ``shares``, where those with one of the values of the noise count with its weight."""
+    every = np.concatenate(values)
+    order = np.argsort(every, kind="stable")
+    weights = np.repeat([weight for _, weight in _NOISE], _SCORES)[order] / _SCORES
+    found: FloatArray = np.interp(shares, np.cumsum(weights) - weights / 2, every[order])
+    return found
 
 
 def _by_score(witnesses: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -49,7 +56,8 @@ def _by_score(witnesses: FloatArray) -> tuple[FloatArray, FloatArray]:
 
 
 def _normal(shares: FloatArray) -> FloatArray:
-    return torch.special.ndtri(torch.from_numpy(shares)).numpy()
+    places: FloatArray = torch.special.ndtri(torch.from_numpy(shares)).numpy()
+    return places
 
 
 def _line(x: FloatArray, knots: FloatArray, values: FloatArray) -> FloatArray:

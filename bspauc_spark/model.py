@@ -135,9 +135,9 @@ class BSPAUCModel(Model, BSPAUCModelParams, MLReadable["BSPAUCModel"], MLWritabl
         """Add what the model thinks of each row's label.
 
         ``score``: f(x); with ``folds`` by the member that learned from no row with these features, which differs from
-        ``rawPrediction``, the score by all members. ``loss``: the row's weighted pair loss, l⁺ or l⁻. ``weight``: v or
-        u, 0 for rows that the last round would leave out. ``suspicion``: the probability that the label is wrong,
-        calibrated from the scores; order by it, descending, to see the rows worth a second look.
+        ``rawPrediction``, the score by all members on the same scale. ``loss``: the row's weighted pair loss, l⁺ or
+        l⁻. ``weight``: v or u, 0 for rows that the last round would leave out. ``suspicion``: the probability that the
+        label is wrong, calibrated from the scores; order by it, descending, to see the rows worth a second look.
         """
         self._check(dataset, dict(zip(AUDIT_COLUMNS, AUDIT_COLUMNS, strict=True)))
         check_labels(dataset, self.getLabelCol())

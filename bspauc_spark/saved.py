@@ -188,6 +188,9 @@ def _arrays(data: bytes, spec: NetworkSpec) -> dict[str, npt.NDArray[Any]]:
             raise MalformedError(f"{name} are not numbers of features in ascending order")
     if auto:
         check_stored(inputs, spec.num_features)
+    for name in ("knots", "levels", "judged", "mixed") if spec.members else ():
+        if not all(_rises(one) for one in np.atleast_2d(arrays[f"theta.{name}"])):
+            raise MalformedError(f"theta.{name} do not rise")
     if points is None or points.size < 2 or not _rises(points):
         raise MalformedError("curves.scores do not rise")
     return arrays

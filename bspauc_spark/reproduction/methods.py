@@ -67,7 +67,7 @@ def fit_arrays(estimator: BSPAUCClassifier, x: Matrix, y: BoolArray, held: BoolA
     with one_thread():
         folds = plan.folds(estimator, rows)
         decays = plan.decays(estimator, {kind: len(some) for kind, some in rows.items()}, folds)
-        spec = plan.network(estimator, x.shape[1], lambda: rows, members=folds, variants=len(decays))
+        spec = plan.network(estimator, x.shape[1], lambda: rows, None, folds, *plan.variants(estimator, decays, folds))
         worker = Worker(rows, spec, plan.settings(estimator, decays))
         outcome = algorithm.fit(worker, plan.pace(estimator), estimator.getRounds(), tau=0.0)
     return ArrayFit(worker, outcome)

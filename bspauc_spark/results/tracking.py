@@ -26,7 +26,7 @@ from bspauc_spark.results.served import version_of
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Metric
+    from mlflow.entities import Metric, RunTag
 
     from bspauc_spark.results.diagnostics import Diagnostics
     from bspauc_spark.results.headline import Headline
@@ -220,7 +220,8 @@ class Tracker:
                     client.log_batch(run_id, metrics=metrics)
                     self._answered = time.monotonic()
                 if taken.headline is not None:
-                    client.log_batch(run_id, **_headline(taken.headline))
+                    metrics, name = _headline(taken.headline)
+                    client.log_batch(run_id, metrics=metrics, tags=[name])
                     self._answered = time.monotonic()
                 for file in sorted(taken.artifacts.iterdir()) if taken.artifacts else ():
                     client.log_artifact(run_id, str(file))
@@ -269,15 +270,13 @@ def _metrics(row: Round, at: int) -> list[Metric]:
     return [Metric(n, float(v), at, row.round) for n, v in values.items() if v is not None and n != "round"]
 
 
-def _headline(found: Headline) -> dict[str, list[Any]]:
+def _headline(found: Headline) -> tuple[list[Metric], RunTag]:
     from mlflow.entities import Metric, RunTag
 
     values = {"auc": found.auc, "estimated_true_auc": found.true_auc}
     now = int(time.time() * 1000)
-    return {
-        "metrics": [Metric(name, value, now, 0) for name, value in values.items() if value is not None],
-        "tags": [RunTag("bspauc.auc", found.name)],
-    }
+    metrics = [Metric(name, value, now, 0) for name, value in values.items() if value is not None]
+    return metrics, RunTag("bspauc.auc", found.name)
 
 
 def _draw(summary: TrainingSummary, path: Path, found: Diagnostics | None = None) -> None:

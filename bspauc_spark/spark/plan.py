@@ -46,6 +46,7 @@ def network(
     median: Callable[[], float] | None = None,
     members: int = 0,
     variants: int = 1,
+    twins: int = 0,
 ) -> NetworkSpec:
     """What is to be learned; ``rows`` gives the rows, ``median`` their median distance if it can do without all."""
     kind = params.getNetwork()
@@ -59,6 +60,7 @@ def network(
             layers,
             members=members,
             variants=variants,
+            twins=twins,
             fold_seed=fold_seed(params) if members else 0,
             inputs="auto" if auto else "raw",
             gaps=gaps(params),
@@ -115,8 +117,23 @@ def too_few_for_folds(wanted: int, found: int) -> str:
     return f"not each of {wanted} folds would have {FEWEST_ROWS} different rows of both classes: the fit has {instead}."
 
 
+def twins(params: Accessors, folds: int) -> bool:
+    """Whether networks that learn from all rows stand beside those that learn from rows that the pace keeps."""
+    return folds > 0 and params.getNetwork() == "table" and params.getSelfPaced()
+
+
 def decays(params: Accessors, counts: Mapping[str, int], folds: int) -> tuple[float, ...]:
-    """``regParam``, or what stands for it where it is not set: several, of which honest scores say which to believe."""
+    """``regParam``, or what stands for it where it is not set, of each variant of the members."""
+    own = _decays(params, counts, folds)
+    return own * 2 if twins(params, folds) else own
+
+
+def variants(params: Accessors, decays: tuple[float, ...], folds: int) -> tuple[int, int]:
+    """How many variants a member has, and how many of these are twins."""
+    return len(decays), len(decays) // 2 if twins(params, folds) else 0
+
+
+def _decays(params: Accessors, counts: Mapping[str, int], folds: int) -> tuple[float, ...]:
     if params.isDefined("regParam"):
         return (params.getRegParam(),)
     if params.getNetwork() not in ("mlp", "table") or params.getOptimizer() != "adamw":

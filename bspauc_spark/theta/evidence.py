@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import numpy as np
 
 from bspauc_spark.arrays import Float32Array, FloatArray
 
 # A network that ranks worse than the best one by this many standard errors still counts for 1/√e of it.
 _ERRORS = 2.0
+_LEAST_SHARE = 0.05
 
 
 def shares(positives: Float32Array, negatives: Float32Array) -> FloatArray:
@@ -26,8 +29,11 @@ def shares(positives: Float32Array, negatives: Float32Array) -> FloatArray:
         behind = more.mean()
         error = np.sqrt(more.var() / len(more) + less.var() / len(less))
         weights.append(np.exp(-0.5 * (behind / (_ERRORS * error)) ** 2) if error > 0 else float(behind <= 0))
-    found: FloatArray = np.array(weights) / np.sum(weights)
-    return found
+    found = np.array(weights) / np.sum(weights)
+    # What counts for next to nothing costs as much time as the others when rows are scored.
+    found[found < _LEAST_SHARE] = 0.0
+    kept: FloatArray = found / found.sum()
+    return kept
 
 
 def _placements(positive: FloatArray, negative: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -36,3 +42,63 @@ def _placements(positive: FloatArray, negative: FloatArray) -> tuple[FloatArray,
     below = (np.searchsorted(r, positive, "left") + np.searchsorted(r, positive, "right")) / (2 * len(r))
     above = 1 - (np.searchsorted(s, negative, "left") + np.searchsorted(s, negative, "right")) / (2 * len(s))
     return below, above
+
+
+def weighed(positives: Float32Array, negatives: Float32Array, twins: int) -> tuple[FloatArray, FloatArray]:
+    """The shares of all variants, and the verdict on the selection of rows.
+
+    The first ``twins`` variants learned from all rows, the others from those that were kept. If the latter rank better,
+    by more than a standard error, both by AUC and by the largest difference of true and false positive rates, they have
+    all shares; otherwise twins have them. The verdict is the gain in both with its standard error.
+
+    Two measures, because labels that are wrong in a systematic way mislead one of them at a time. The second one
+    (Youden's J) is not misled by noise among rows that are far from the threshold.
+    """
+    every = np.arange(len(positives))
+    kinds = [every[:twins], every[twins:]] if twins else [every]
+    own = [shares(positives[kind], negatives[kind]) for kind in kinds]
+    if not twins:
+        return own[0], np.zeros(4)
+    mixed = [
+        (share @ positives[kind].astype(np.float64), share @ negatives[kind].astype(np.float64))
+        for share, kind in zip(own, kinds, strict=True)
+    ]
+    verdict = np.array([*_auc_gain(*mixed), *_youden_gain(*mixed)])
+    chosen = int(pays(verdict))
+    found = np.zeros(len(every))
+    found[kinds[chosen]] = own[chosen]
+    return found, verdict
+
+
+def pays(verdict: FloatArray) -> bool:
+    """Whether a verdict says that it pays to leave rows out."""
+    auc, auc_error, youden, youden_error = verdict.tolist()
+    return auc > auc_error and youden > youden_error
+
+
+Pair: TypeAlias = tuple[FloatArray, FloatArray]
+
+
+def _auc_gain(one: Pair, other: Pair) -> tuple[float, float]:
+    (above, below), (more_above, more_below) = _placements(*one), _placements(*other)
+    return _mean_and_error(more_above - above, more_below - below)
+
+
+def _youden_gain(one: Pair, other: Pair) -> tuple[float, float]:
+    ours, theirs = ([scores > _youden_cut(*pair) for scores in pair] for pair in (one, other))
+    gains = [b.astype(np.float64) - a for a, b in zip(ours, theirs, strict=True)]
+    difference = float(gains[0].mean() - gains[1].mean())
+    return difference, _mean_and_error(*gains)[1]
+
+
+def _youden_cut(positive: FloatArray, negative: FloatArray) -> float:
+    """The score above which true positives are most ahead of false ones, as shares of their classes."""
+    cuts = np.unique(np.concatenate([positive, negative]))
+    s, r = np.sort(positive), np.sort(negative)
+    ahead = np.searchsorted(r, cuts, "right") / len(r) - np.searchsorted(s, cuts, "right") / len(s)
+    return float(cuts[int(np.argmax(ahead))])
+
+
+def _mean_and_error(of_positives: FloatArray, of_negatives: FloatArray) -> tuple[float, float]:
+    error = np.sqrt(of_positives.var() / len(of_positives) + of_negatives.var() / len(of_negatives))
+    return float(of_positives.mean()), float(error)

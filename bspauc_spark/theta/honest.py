@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from bspauc_spark.arrays import Float32Array, FloatArray, IntArray
 from bspauc_spark.errors import DivergedError
@@ -14,12 +16,13 @@ from bspauc_spark.rows.folds import Keys, dense_keys, sparse_keys
 from bspauc_spark.rows.kinds import CHUNK_ROWS, NEGATIVES, POSITIVES
 from bspauc_spark.rows.rows import Batch, Rows, SparseBatch
 from bspauc_spark.statistics import ClassScores, pair_sum
-from bspauc_spark.theta.evidence import shares
+from bspauc_spark.theta.evidence import weighed
 from bspauc_spark.theta.group import Group
-from bspauc_spark.theta.members import Members
-from bspauc_spark.theta.networks import NetworkSpec, ScoringNetwork
+from bspauc_spark.theta.members import Members, rising
+from bspauc_spark.theta.networks import QUANTILES, NetworkSpec, ScoringNetwork
 from bspauc_spark.theta.sample import in_sample
 from bspauc_spark.theta.scoring import score_rows
+from bspauc_spark.theta.spread import quantiles_of_mean
 
 Scored: TypeAlias = dict[str, Float32Array]
 Folds: TypeAlias = npt.NDArray[np.uint8]
@@ -30,7 +33,10 @@ _SAMPLE_ROWS = 2048
 _WEIGHING_ROWS = 20_000
 # Below this part of its mean a deviation is rounding.
 _ROUNDING = 1e-6
-# How many of the negatives are witnesses, and which share of them at most; fewer than the last number say too little.
+# Of each member's scores, for its quantiles; so many rows at least lie beyond the outermost ones.
+_QUANTILE_ROWS, _BEYOND = 100_000, 5
+# How many of the negatives are witnesses, and which share of them at most; fewer than the last number say too little,
+# so that there are none at all.
 _WITNESSES, _WITNESS_SHARE, _FEWEST_WITNESSES = 1000, 0.05, 20
 # All copies of a row are witnesses or none is. Where too many are, the next slice of the hashes is taken.
 _SLICES_TRIED = 16
@@ -40,18 +46,23 @@ class Judges:
     """The folds of a worker's own training rows. Member k judges the rows of fold k and learns from all others.
 
     From a few negatives, the *witnesses*, no member learns. They tell how much members differ on rows that are new to
-    all of them, and so by how much less the mean of all spreads than one member, as which training rows are judged.
+    all of them, and so by how much less the mean of all spreads than one member, by which training rows are judged.
     """
 
     def __init__(self, rows: Mapping[str, Rows], spec: NetworkSpec, group: Group) -> None:
-        self.members, self._variants = spec.members, spec.variants
+        self.members, self._variants, self._twins = spec.members, spec.variants, spec.twins
         keys = {kind: keys_of_rows(rows[kind], spec.fold_seed) for kind in (POSITIVES, NEGATIVES)}
         self._fold = {kind: folds_by(some, spec.members) for kind, some in keys.items()}
         self._witness = witnesses(keys[NEGATIVES], group)
         self._sampled = {kind: _even_sample(len(some), spec.fold_seed, group) for kind, some in keys.items()}
 
+    def weights(self, kind: str, index: IntArray, kept: Float32Array) -> Float32Array:
+        """What each network weighs the rows at ``index``, which the pace weighs ``kept``: rows × networks."""
+        from_all = np.repeat(np.arange(self._variants) < self._twins, self.members)
+        return np.where(from_all, np.float32(1), kept[:, None]) * self.learned(kind, index)
+
     def learned(self, kind: str, index: IntArray) -> npt.NDArray[np.bool_]:
-        """Whether each network learns from the rows at ``index``: rows × networks."""
+        """Whether each network learns from the rows at ``index``, if they are kept: rows × networks."""
         mask: npt.NDArray[np.bool_] = self._fold[kind][index, None] != np.arange(self.members)
         if kind == NEGATIVES:
             mask &= ~self._witness[index, None]
@@ -61,18 +72,31 @@ class Judges:
         """Honest scores of all rows; networks are standardised, and their variants weighed, anew for them."""
         raw = {kind: raw_scores(average, rows[kind], fold, threads) for kind, fold in self._fold.items()}
         refuse_bad(raw, average, group)
-        average.standardise(*self._moments(raw, group))
-        if self._variants > 1:
-            average.weigh(self._shares({k: _standardised(average, raw[k], f) for k, f in self._fold.items()}, group))
-        scores = {kind: _mixed(average, raw[kind], fold) for kind, fold in self._fold.items()}
-        self._widen(average, scores, rows[NEGATIVES], group)
+        rows_judged, deviations = self._moments(raw, group)
+        # Some rows are to lie beyond the outermost quantiles.
+        least = min(_BEYOND / rows_judged.min(), 0.5)
+        shares = np.clip(QUANTILES, least, 1.0 - least)
+        by_network = [
+            {kind: raw[kind][variant, fold == member] for kind, fold in self._fold.items()}
+            for variant in range(self._variants)
+            for member in range(self.members)
+        ]
+        average.standardise(_quantiles(by_network, shares, rows_judged, group), deviations)
+        standardised = {kind: _standardised(average, raw[kind], fold) for kind, fold in self._fold.items()}
+        if deviations.any() and self._variants > 1:
+            average.weigh(*self._weighed(standardised, group))
+        scores = {kind: _shared(average, every) for kind, every in standardised.items()}
+        if deviations.any():
+            if self._variants > 1:
+                average.judge(rising(_quantiles([scores], shares, rows_judged.sum(keepdims=True), group))[0])
+            self._mix(average, shares, rows[NEGATIVES], group)
         # No member learns from validation rows, so all judge them.
         others = {kind: score_rows(average, rows[kind], threads) for kind in rows if kind not in self._fold}
         refuse_bad(others, average, group)
         return {**scores, **others}
 
     def _moments(self, raw: Scored, group: Group) -> tuple[FloatArray, FloatArray]:
-        """Mean and deviation of each network's scores of all rows that it judges."""
+        """Number of the rows that each network judges, and deviation of their scores."""
         sums = np.zeros((3, self._variants, self.members))
         for kind, fold in self._fold.items():
             for variant, values in enumerate(raw[kind].astype(np.float64)):
@@ -84,33 +108,34 @@ class Judges:
         count, total, squares = shared.reshape(sums.shape)
         means = total / count
         deviations = np.sqrt(np.maximum(squares / count - means**2, 0.0))
-        return means, np.where(deviations > _ROUNDING * np.abs(means), deviations, 0.0)
+        return count, np.where(deviations > _ROUNDING * np.abs(means), deviations, 0.0)
 
-    def _shares(self, standardised: Scored, group: Group) -> FloatArray:
-        """What share each variant gets, by how well it ranks a sample of the rows."""
+    def _weighed(self, standardised: Scored, group: Group) -> tuple[FloatArray, FloatArray]:
+        """What share each variant gets, and the verdict, by how well they rank a sample of the rows."""
         own = [standardised[kind][:, self._sampled[kind]].T for kind in (POSITIVES, NEGATIVES)]
-        positives, negatives = group.gather([np.ascontiguousarray(part).ravel() for part in own])
+        gathered = group.gather([np.ascontiguousarray(part).ravel() for part in own])
+        found, verdict = np.zeros(self._variants), np.zeros(4)
         if group.rank == 0:
-            found = shares(*(part.reshape(-1, self._variants).T for part in (positives, negatives)))
-        else:
-            found = np.zeros(self._variants)
-        return np.frombuffer(group.share(found.tobytes())).copy()
+            positives, negatives = (part.reshape(-1, self._variants).T for part in gathered)
+            found, verdict = weighed(positives, negatives, self._twins)
+        both = np.frombuffer(group.share(np.concatenate([found, verdict]).tobytes()))
+        return both[:-4].copy(), both[-4:].copy()
 
-    def _widen(self, average: Members, scores: Scored, negatives: Rows, group: Group) -> None:
-        values = np.concatenate([scores[kind] for kind in self._fold]).astype(np.float64)
-        (sums,) = group.gather([np.array([len(values), values.sum(), (values**2).sum()])])
-        count, total, squares = np.frombuffer(group.share(sums.reshape(-1, 3).sum(axis=0).tobytes()))
-        mean, variance = total / count, squares / count - (total / count) ** 2
+    def _mix(self, average: Members, shares: FloatArray, negatives: Rows, group: Group) -> None:
+        """Bring the mean of all members to the scale of one, if there are witnesses."""
         index = np.flatnonzero(self._witness)
-        if not int(group.counts(len(index)).sum()) or not variance > 0.0:
+        if not int(group.counts(len(index)).sum()):
             return
-        every = np.stack([score_rows(one, negatives, index=index).astype(np.float64) for one in average.networks()])
-        scale, shift, share = (one.cpu().numpy().astype(np.float64) for one in _constants(average))
-        every = (every * scale[:, None] + shift[:, None]).reshape(self._variants, self.members, -1)
-        spread = np.var(np.tensordot(share, every, axes=1), axis=0, ddof=1)
-        (parts,) = group.gather([np.array([spread.sum(), len(index)])])
-        total, count = np.frombuffer(group.share(parts.reshape(-1, 2).sum(axis=0).tobytes()))
-        average.widen(mean, variance, float(total / count))
+        every = [torch.from_numpy(score_rows(one, negatives, index=index)) for one in average.networks()]
+        own = [average.standardised(k, scores.to(average.device)).cpu().double() for k, scores in enumerate(every)]
+        by_variant = torch.stack(own, dim=1).numpy().reshape(-1, self._variants, self.members)
+        share = average.share.cpu().double().numpy()
+        (gathered,) = group.gather([(by_variant * share[:, None]).sum(axis=1).ravel()])
+        mixed = np.empty(0)
+        if group.rank == 0:
+            judged = average.judged.cpu().double().numpy()
+            mixed = quantiles_of_mean(judged, shares, gathered.reshape(-1, self.members))
+        average.mix(np.frombuffer(group.share(mixed.tobytes())).copy())
 
     def loss(
         self,
@@ -119,10 +144,13 @@ class Judges:
         weights: Mapping[str, Float32Array],
         group: Group,
     ) -> float:
-        """On rank 0 the mean pair loss of the networks, each on rows that it learns from: a sample of the kept ones."""
+        """On rank 0 the mean pair loss of networks on rows that they learn from: a sample of the kept ones.
+
+        It is of those networks that learn from kept rows only.
+        """
         sample = {kind: self._sample(weights[kind], group) for kind in self._fold}
         losses = []
-        for number in range(self.members * self._variants):
+        for number in range(self._twins * self.members, self._variants * self.members):
             own = list[Float32Array]()
             for kind, index in sample.items():
                 index = index[self.learned(kind, index)[:, number]]
@@ -172,14 +200,15 @@ def witnesses(keys: Keys, group: Group) -> npt.NDArray[np.bool_]:
     own = np.bincount(place[place < _SLICES_TRIED].astype(np.int64), minlength=_SLICES_TRIED)
     (parts,) = group.gather([own])
     counts = np.frombuffer(group.share(parts.reshape(-1, _SLICES_TRIED).sum(axis=0).tobytes()), dtype=np.int64)
-    fit = np.flatnonzero((counts >= _FEWEST_WITNESSES) & (counts <= 2 * total / slices))
+    wanted = total / slices
+    fit = np.flatnonzero((counts >= _FEWEST_WITNESSES) & (counts <= 2 * wanted) & (wanted >= _FEWEST_WITNESSES))
     chosen: npt.NDArray[np.bool_] = place == np.uint64(fit[0]) if len(fit) else np.zeros(len(keys), dtype=bool)
     return chosen
 
 
 def honest_scores(average: Members, rows: Rows, fold: Folds) -> Float32Array:
     """Scores of each row by the member whose fold the row is in, on the scale of all members."""
-    return _mixed(average, raw_scores(average, rows, fold), fold)
+    return _shared(average, _standardised(average, raw_scores(average, rows, fold), fold))
 
 
 def raw_scores(average: Members, rows: Rows, fold: Folds, threads: int = 1) -> Float32Array:
@@ -193,21 +222,31 @@ def raw_scores(average: Members, rows: Rows, fold: Folds, threads: int = 1) -> F
 
 
 def _standardised(average: Members, raw: Float32Array, fold: Folds) -> Float32Array:
-    scale, shift, _ = (one.cpu().numpy() for one in _constants(average))
-    by_variant = (average.spec.variants, average.spec.members)
-    standardised: Float32Array = raw * scale.reshape(by_variant)[:, fold] + shift.reshape(by_variant)[:, fold]
+    standardised = np.empty_like(raw)
+    for number in range(len(average.knots)):
+        variant, member = divmod(number, average.spec.members)
+        own = fold == member
+        scores = torch.from_numpy(raw[variant, own]).to(average.device)
+        standardised[variant, own] = average.standardised(number, scores).cpu().numpy()
     return standardised
 
 
-def _mixed(average: Members, raw: Float32Array, fold: Folds) -> Float32Array:
+def _shared(average: Members, standardised: Float32Array) -> Float32Array:
     """Of the scores by a member's variants its own."""
     share = average.share.cpu().numpy()
-    mixed: Float32Array = (_standardised(average, raw, fold) * share[:, None]).sum(axis=0)
-    return mixed
+    scores: Float32Array = (standardised * share[:, None]).sum(axis=0)
+    return scores
 
 
-def _constants(average: Members) -> tuple[Tensor, Tensor, Tensor]:
-    return average.scale, average.shift, average.share
+def _quantiles(parts: Sequence[Scored], shares: FloatArray, counts: FloatArray, group: Group) -> FloatArray:
+    """Of the scores in each part, of which there are ``counts``; where these are very many, of an even sample."""
+    own = [
+        np.concatenate([some[:: math.ceil(count / _QUANTILE_ROWS)] for some in part.values()])
+        for part, count in zip(parts, counts, strict=True)
+    ]
+    gathered = group.gather(own)
+    found = [np.quantile(one.astype(np.float64), shares) for one in gathered] if group.rank == 0 else []
+    return np.frombuffer(group.share(np.array(found).tobytes())).reshape(len(parts), -1)
 
 
 def _even_sample(own: int, seed: int, group: Group) -> npt.NDArray[np.bool_]:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -13,8 +16,17 @@ from bspauc_spark.arrays import FloatArray
 from bspauc_spark.errors import DivergedError
 from bspauc_spark.rows.rows import Batch, SparseBatch
 from bspauc_spark.theta.inputs import Inputs
-from bspauc_spark.theta.networks import KernelNetwork, LayeredNetwork, LookedUp, NetworkSpec, ScoringNetwork
+from bspauc_spark.theta.networks import (
+    QUANTILES,
+    KernelNetwork,
+    LayeredNetwork,
+    LookedUp,
+    NetworkSpec,
+    ScoringNetwork,
+)
 from bspauc_spark.theta.table import embedded
+
+Weights: TypeAlias = npt.NDArray[Any]
 
 
 def build(
@@ -35,22 +47,27 @@ def build(
 class Members(ScoringNetwork):
     """Networks that score as one: a row's score is the mean of the members'.
 
-    A member may be made of several networks that differ in their decay: ``variants``. Its score is their weighted mean,
-    with the same ``share`` of a variant in all members. Network ``v · members + k`` is variant ``v`` of member ``k``.
+    A member may be made of several networks, its ``variants``; its score is their weighted mean, with the same
+    ``share`` of a variant in all members. Network ``v · members + k`` is variant ``v`` of member ``k``. The first
+    ``twins`` variants learn from all rows, the others from those that the pace keeps: only one of the two kinds has
+    shares, as honest scores decide.
 
     A pairwise loss leaves the offset of each network free, and says little of its scale. So each one is standardised on
-    the rows of its own fold, which it did not learn from, before networks are mixed or compared: ``f_i`` becomes
-    ``scale_i · f_i + shift_i``, with the mean and the deviation that networks have on average.
+    the rows of its member's fold, which it did not learn from, before networks are mixed or compared: quantiles of its
+    scores, the ``knots``, become the mean of all networks' quantiles, the ``levels``, with straight lines between them.
+    Mean and deviation alone would not do: where tails differ, the highest scores would be those of one network.
 
-    Members differ, so their mean spreads less than one of them. It becomes ``stretch · mean + offset``, so that a
-    threshold or a probability that was found among honest scores, which are of one member each, holds for it too.
+    Members differ, so their mean spreads less than one of them. Its quantiles, the ``mixed`` ones, become those of
+    members' scores, the ``judged`` ones, so that a threshold or a probability that was found among honest scores, which
+    are of one member each, holds for new rows.
     """
 
-    scale: Tensor
-    shift: Tensor
+    knots: Tensor
+    levels: Tensor
     share: Tensor
-    stretch: Tensor
-    offset: Tensor
+    judged: Tensor
+    mixed: Tensor
+    verdict: Tensor
 
     def __init__(
         self,
@@ -61,11 +78,14 @@ class Members(ScoringNetwork):
     ) -> None:
         super().__init__(spec, inputs)
         self.members = nn.ModuleList(spec.member().build(generator, columns, inputs) for _ in range(spec.networks))
-        self.register_buffer("scale", torch.ones(spec.networks))
-        self.register_buffer("shift", torch.zeros(spec.networks))
-        self.register_buffer("share", torch.full((spec.variants,), 1 / spec.variants))
-        self.register_buffer("stretch", torch.ones(1))
-        self.register_buffer("offset", torch.zeros(1))
+        # Until something is learned, scores stay as they are.
+        line = torch.linspace(-1.0, 1.0, len(QUANTILES))
+        self.register_buffer("knots", line.repeat(spec.networks, 1))
+        for name in ("levels", "judged", "mixed"):
+            self.register_buffer(name, line.clone())
+        first = spec.twins or spec.variants
+        self.register_buffer("share", torch.cat([torch.full((first,), 1 / first), torch.zeros(spec.variants - first)]))
+        self.register_buffer("verdict", torch.zeros(4))
 
     def networks(self) -> list[ScoringNetwork]:
         """The networks of all members."""
@@ -76,14 +96,11 @@ class Members(ScoringNetwork):
         return self.networks()[number]
 
     def forward(self, rows: Batch) -> Tensor:
-        """Scores of ``rows``: the mean of the standardised members, on the scale of one of them."""
-        return self._mixed([member(rows) for member in self.networks()])
+        """Scores of ``rows``: the mean of the members, on the scale of one of them."""
+        return self._mixed([network(rows) for network in self.networks()])
 
     def _mixed(self, every: Sequence[Tensor]) -> Tensor:
-        return _mean(torch.stack(list(every), dim=1), *self._constants())
-
-    def _constants(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        return self.scale, self.shift, self.share, self.stretch, self.offset
+        return _mean(every, self.knots, self.levels, self.share, self.judged, self.mixed)
 
     def for_scoring(self) -> Callable[[Batch], Tensor]:
         """With embeddings that are looked up, those of all members at once."""
@@ -93,35 +110,41 @@ class Members(ScoringNetwork):
     def _layered(self) -> list[LayeredNetwork]:
         return [network for network in self.networks() if isinstance(network, LayeredNetwork)]
 
-    def standardise(self, means: FloatArray, deviations: FloatArray) -> None:
-        """Put networks with these means and deviations, each on the rows of its own fold, on a common scale."""
+    def standardised(self, number: int, scores: Tensor) -> Tensor:
+        """Scores that a network gave, on the scale of all."""
+        return bent(scores, self.knots[number], self.levels)
+
+    def standardise(self, quantiles: FloatArray, deviations: FloatArray) -> None:
+        """Put networks with these quantiles and deviations, each on the rows of its own fold, on a common scale."""
         if not deviations.any():
             # Nothing is learned yet: no scale fits.
             return
         if not deviations.all():
-            number = int(np.flatnonzero(deviations == 0)[0])
+            number = int(np.flatnonzero(deviations == 0)[0]) % self.spec.members
             raise DivergedError(
-                f"member {number % self.spec.members} of {self.spec.members} gives the same score to all rows that it "
-                "did not learn from. Lower regParam or learningRate, or set folds=0."
+                f"member {number} of {self.spec.members} gives the same score to all rows that it did not learn from. "
+                "Lower regParam or learningRate, or set folds=0."
             )
-        scale = deviations.mean() / deviations
-        self.scale.copy_(torch.from_numpy(scale))
-        self.shift.copy_(torch.from_numpy(means.mean() - scale * means))
+        knots = rising(quantiles, deviations)
+        self.knots.copy_(torch.from_numpy(knots))
+        # Not of networks that may turn out to be of no use.
+        first = knots[: self.spec.members * (self.spec.twins or self.spec.variants)]
+        self.levels.copy_(torch.from_numpy(first.mean(axis=0)))
+        self.judge(self.levels.double().cpu().numpy())
 
-    def weigh(self, shares: FloatArray) -> None:
-        """Give each variant its share in a member's score; shares sum up to 1."""
+    def weigh(self, shares: FloatArray, verdict: FloatArray) -> None:
+        """Give each variant its share in a member's score; ``verdict`` is what these come from."""
         self.share.copy_(torch.from_numpy(shares))
+        self.verdict.copy_(torch.from_numpy(verdict))
 
-    def widen(self, mean: float, variance: float, disagreement: float) -> None:
-        """Give the mean of members the spread of one member, whose scores have this mean and variance.
+    def judge(self, quantiles: FloatArray) -> None:
+        """Members' scores, of rows that they did not learn from, have these quantiles."""
+        self.judged.copy_(torch.from_numpy(quantiles))
+        self.mixed.copy_(self.judged)
 
-        Of a row's scores by all members, ``disagreement`` is the expected variance. Their mean has all of one member's
-        variance but ``(1 − 1/K)`` of this. Members that agree on nothing leave ``1/K``: an estimate below is noise.
-        """
-        count = self.spec.members
-        left = max(1.0 - (1.0 - 1.0 / count) * disagreement / variance, 1.0 / count)
-        self.stretch.fill_(left**-0.5)
-        self.offset.fill_(mean * (1.0 - left**-0.5))
+    def mix(self, quantiles: FloatArray) -> None:
+        """Bring the mean of standardised members, which has these quantiles, to the scale of one member."""
+        self.mixed.copy_(torch.from_numpy(quantiles))
 
     def each(self, rows: Batch | Sequence[Batch], kept: Tensor | None = None) -> Tensor:
         """The scores by all members, a column each, in one pass. Sparse rows come with the products of each member.
@@ -175,21 +198,14 @@ class Members(ScoringNetwork):
         return nn.Sequential(copy.deepcopy(inputs).cpu(), Mixture(plain, constants))
 
 
-def _mean(every: Tensor, scale: Tensor, shift: Tensor, share: Tensor, stretch: Tensor, offset: Tensor) -> Tensor:
-    """The score of each row, given those by all networks: rows × networks."""
-    members = len(scale) // len(share)
-    weights = share.repeat_interleave(members) / members
-    return ((every * scale + shift) * weights).sum(dim=1) * stretch + offset
-
-
 class Mixture(nn.Module):
-    """``stretch · Σ_i w_i (scale_i · f_i(x) + shift_i) + offset`` for networks ``f_i``, with ``w`` from the shares."""
+    """The mean of some networks as ``Members`` have it, on dense rows."""
 
-    scale: Tensor
-    shift: Tensor
+    knots: Tensor
+    levels: Tensor
     share: Tensor
-    stretch: Tensor
-    offset: Tensor
+    judged: Tensor
+    mixed: Tensor
 
     def __init__(self, networks: Sequence[nn.Module], constants: Mapping[str, Tensor]) -> None:
         super().__init__()
@@ -199,5 +215,54 @@ class Mixture(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         """Scores of dense rows."""
-        every = torch.stack([network(rows) for network in self.networks], dim=1)
-        return _mean(every, self.scale, self.shift, self.share, self.stretch, self.offset)
+        every = [network(rows) for network in self.networks]
+        return _mean(every, self.knots, self.levels, self.share, self.judged, self.mixed)
+
+
+def _mean(
+    every: Sequence[Tensor], knots: Tensor, levels: Tensor, share: Tensor, judged: Tensor, mixed: Tensor
+) -> Tensor:
+    """The score of each row, given those by all networks."""
+    standardised = torch.stack([bent(scores, own, levels) for scores, own in zip(every, knots, strict=True)], dim=1)
+    members = len(knots) // len(share)
+    return bent((standardised * (share.repeat_interleave(members) / members)).sum(dim=1), mixed, judged)
+
+
+def bent(scores: Tensor, knots: Tensor, levels: Tensor) -> Tensor:
+    """Scores on the lines through the points (``knots``, ``levels``); beyond them, with their overall slope."""
+    inside = torch.clamp(scores.detach().contiguous(), knots[0], knots[-1])
+    place = torch.searchsorted(knots, inside).clamp(1, len(knots) - 1)
+    low, base = knots[place - 1], levels[place - 1]
+    slope = (levels[place] - base) / (knots[place] - low)
+    overall = (levels[-1] - levels[0]) / (knots[-1] - knots[0])
+    return base + (inside - low) * slope + (scores - inside) * overall
+
+
+def rising(quantiles: FloatArray, deviations: FloatArray | float = 1.0) -> FloatArray:
+    """Quantiles of each row that rise, as float32 too: scores that are equal for many rows have equal ones."""
+    gaps = 1e-4 * deviations + 1e-6 * np.abs(quantiles).max(axis=1)
+    least = gaps[:, None] * np.arange(quantiles.shape[1])
+    found: FloatArray = np.maximum.accumulate(quantiles - least, axis=1) + least
+    return found
+
+
+def pruned(spec: NetworkSpec, weights: Mapping[str, Weights]) -> tuple[NetworkSpec, dict[str, Weights]]:
+    """Members without the variants that have no share in them: they score the same rows alike, in less time."""
+    if spec.variants == 1:
+        return spec, dict(weights)
+    kept = np.flatnonzero(weights["share"])
+    names = {
+        f"members.{variant * spec.members + k}": f"members.{place * spec.members + k}"
+        for place, variant in enumerate(kept.tolist())
+        for k in range(spec.members)
+    }
+    found = dict[str, Weights]()
+    for name, array in weights.items():
+        start = ".".join(name.split(".")[:2])
+        if not name.startswith("members."):
+            found[name] = array
+        elif start in names:
+            found[names[start] + name.removeprefix(start)] = array
+    by_variant = weights["knots"].reshape(spec.variants, spec.members, -1)
+    found["knots"], found["share"] = by_variant[kept].reshape(len(kept) * spec.members, -1), weights["share"][kept]
+    return replace(spec, variants=len(kept), twins=0), found

@@ -23,6 +23,11 @@ from bspauc_spark.theta.inputs import DenseInputs, Inputs, Layout
 MOST_LAYERS = 1000
 MOST_FOLDS = 64
 MOST_VARIANTS = 16
+QUANTILES = (
+    *(0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.035, 0.05, 0.075, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45),
+    *(0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.925, 0.95, 0.965, 0.98, 0.99, 0.995, 0.998, 0.999, 0.9995),
+)
+"""At which members come to a common scale; close to each other at both ends, where rare classes have thresholds."""
 MOST_FREQUENCY_BYTES = 2 << 30
 """The largest table of a kernel's frequencies."""
 
@@ -45,11 +50,13 @@ class NetworkSpec:
     gaps: bool = False
     """Whether a feature may be NaN."""
     variants: int = 1
-    """How many networks of this kind a member is made of, which differ in their decay."""
+    """How many networks of this kind a member is made of, which differ in their decay and in what they learn from."""
+    twins: int = 0
+    """How many of these, the first ones, learn from all rows; the others from those that the pace keeps."""
 
     def member(self) -> NetworkSpec:
         """Of one of the networks of the members."""
-        return replace(self, members=0, variants=1, fold_seed=0)
+        return replace(self, members=0, variants=1, twins=0, fold_seed=0)
 
     @property
     def networks(self) -> int:
@@ -75,8 +82,9 @@ class NetworkSpec:
         if self.members:
             own = self.member().shapes(columns, layout).items()
             every = {f"members.{k}.{name}": shape for k in range(self.networks) for name, shape in own}
-            per_network = dict.fromkeys(("scale", "shift"), (self.networks,))
-            return {**every, **per_network, "share": (self.variants,), "stretch": (1,), "offset": (1,)}
+            points = len(QUANTILES)
+            common = dict.fromkeys(("levels", "judged", "mixed"), (points,))
+            return {**every, "knots": (self.networks, points), "share": (self.variants,), "verdict": (4,), **common}
         if self.kind == "kernel":
             return {"alpha": (2 * self.random_features, 1)}
         widths, given, embedding = self.widths, self.num_features, dict[str, tuple[int, ...]]()
@@ -125,6 +133,7 @@ _STORED = record(
     optional={
         "members": whole(0, MOST_FOLDS),
         "variants": whole(1, MOST_VARIANTS),
+        "twins": whole(0, MOST_VARIANTS - 1),
         "fold_seed": whole(0, 2**64 - 1),
         "inputs": text("raw", "auto"),
         "gaps": flag,

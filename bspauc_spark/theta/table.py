@@ -142,7 +142,8 @@ class Dropout:
         count = batch * self.members * self.units
         # Raw numbers of this generator never change, and a byte of them is enough for a unit.
         words = np.random.Philox(key=np.array([self.seed, step], dtype=np.uint64)).random_raw(-(-count // 8))
-        drawn = words.view(np.uint8)[:count].reshape(batch, self.members, self.units)[places]
+        # Whether networks follow changes nothing for the first ones.
+        drawn = words.view(np.uint8)[:count].reshape(self.members, batch, self.units)[:, places].swapaxes(0, 1)
         return torch.from_numpy((drawn >= _DROPPED).astype(np.float32) * np.float32(_OF / (_OF - _DROPPED)))
 
 

@@ -255,7 +255,10 @@ class Worker:
         self._scores = None
 
     def _run(self, weights: Mapping[str, Float32Array], steps: int, rate: float) -> float:
-        """Algorithm 2: ``steps`` updates of θ on pairs drawn uniformly from rows of positive weight."""
+        """Algorithm 2: ``steps`` updates of θ on pairs drawn uniformly from rows of positive weight.
+
+        With twins, which learn from rows of no weight too, rows are drawn from all.
+        """
         self.theta.begin(rate, steps)
         total = torch.zeros((), device=self._device)
         for positives, negatives, v, u in self._batches(weights, steps):  # 1 to 3
@@ -307,6 +310,8 @@ class Worker:
         Every rank draws the same numbers. A row has a weight for each member, 0 for the one that judges it.
         """
         kept = {name: np.flatnonzero(weights[name]) for name in (POSITIVES, NEGATIVES)}
+        if self.theta.network.spec.twins:
+            kept = {name: np.arange(len(weights[name])) for name in kept}
         for done in range(0, steps, _STEPS_PER_DRAW):
             count = min(_STEPS_PER_DRAW, steps - done)
             positives = self._draw(kept[POSITIVES], count)
@@ -346,7 +351,7 @@ class Worker:
         index = rows.ravel()[places]
         own = weights[kind][index, None]
         if self._judges is not None:
-            own = own * self._judges.learned(kind, index)
+            own = self._judges.weights(kind, index, own[:, 0])
         joined = self.group.join(torch.from_numpy(own), torch.from_numpy(places), rows.size)
         return joined.view(*rows.shape, own.shape[1]).to(self._device)
 

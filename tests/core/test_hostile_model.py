@@ -172,6 +172,8 @@ ARRAY_TABLE: list[tuple[str, str, Callable[[dict[str, Any]], None], str]] = [
     ("curves that fall", "mlp", put("curves.scores", lambda a: a[::-1]), "curves.scores do not rise"),
     ("curves of differing lengths", "mlp", put("curves.negative", lambda a: a[1:]), "curves.negative is float64"),
     ("a curve of one point", "mlp", lambda a: [put(f"curves.{n}", lambda c: c[:1])(a) for n in CURVES], "do not rise"),
+    ("knots that fall", "members", put("theta.knots", lambda a: a[:, ::-1]), "theta.knots do not rise"),
+    ("equal levels", "members", put("theta.levels", lambda a: a * 0), "theta.levels do not rise"),
     ("columns beyond the rows", "sparse", put("theta.first.columns", lambda a: a + FEATURES), "in ascending order"),
     ("columns below 0", "sparse", put("theta.first.columns", lambda a: a - 2), "in ascending order"),
     ("a column twice", "sparse", put("theta.first.columns", lambda a: a // 5), "in ascending order"),

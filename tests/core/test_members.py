@@ -19,7 +19,7 @@ from bspauc_spark.selection import Selection
 from bspauc_spark.selection.pace import EveryRow, FractionPace
 from bspauc_spark.theta.honest import keys_of
 from bspauc_spark.theta.members import Members
-from bspauc_spark.theta.networks import NetworkSpec
+from bspauc_spark.theta.networks import QUANTILES, NetworkSpec
 from bspauc_spark.theta.optimizers import TrainingSettings
 from bspauc_spark.theta.worker import Worker
 from tests.helpers.rows import compressed, dense
@@ -129,17 +129,26 @@ def test_honest_scores_are_those_of_the_member_outside_of_which_the_fold_lay(kin
     with torch.no_grad():
         raw = np.stack([average.member(k)(torch.from_numpy(x)).double().numpy() for k in range(MEMBERS)], axis=1)
     fold = folds(x)
-    means = np.array([raw[fold == k, k].mean() for k in range(MEMBERS)])
-    deviations = np.array([raw[fold == k, k].std() for k in range(MEMBERS)])
-    mixed = (raw - means) / deviations * deviations.mean() + means.mean()
+    mixed = standardised(raw, fold)
     honest = mixed[np.arange(len(x)), fold]
-    np.testing.assert_allclose(np.concatenate([found[POSITIVES], found[NEGATIVES]]), honest, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(np.concatenate([found[POSITIVES], found[NEGATIVES]]), honest, rtol=5e-4, atol=5e-4)
     with torch.no_grad():
         every = average(torch.from_numpy(x))
-    np.testing.assert_allclose(every, mixed.mean(axis=1), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(every, mixed.mean(axis=1), rtol=5e-4, atol=5e-4)
     with torch.no_grad():
         held = average(torch.from_numpy(arrays[VALIDATION_POSITIVES]))
     np.testing.assert_allclose(found[VALIDATION_POSITIVES], held, rtol=1e-5, atol=1e-6)
+
+
+def standardised(raw: np.ndarray, fold: np.ndarray) -> np.ndarray:
+    """Quantiles of each member's own fold become the mean of all members' quantiles."""
+    least = 5 / np.bincount(fold).min()
+    shares = np.unique(np.clip(QUANTILES, least, 1 - least))
+    knots = np.stack([np.quantile(raw[fold == k, k], shares) for k in range(MEMBERS)])
+    levels = knots.mean(axis=0)
+    mixed = np.stack([np.interp(raw[:, k], knots[k], levels) for k in range(MEMBERS)], axis=1)
+    slopes = (levels[-1] - levels[0]) / (knots[:, -1] - knots[:, 0])
+    return mixed + slopes * (np.minimum(raw - knots[:, 0], 0) + np.maximum(raw - knots[:, -1], 0))
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -15,14 +15,15 @@ from bspauc_spark.scorer import judged
 from bspauc_spark.selection.pace import EveryRow
 from bspauc_spark.theta.honest import keys_of, witnesses
 from bspauc_spark.theta.members import Members
-from bspauc_spark.theta.networks import NetworkSpec
+from bspauc_spark.theta.networks import QUANTILES, NetworkSpec
 from bspauc_spark.theta.optimizers import TrainingSettings
+from bspauc_spark.theta.spread import quantiles_of_mean
 from bspauc_spark.theta.worker import Worker
 from tests.helpers.rows import compressed, dense
 from tests.helpers.teams import SETTINGS
 
 FORMS = {"dense": dense, "sparse": compressed}
-MEMBERS, SEED = 3, 11
+MEMBERS, SEED, FEATURES = 3, 11, 15
 
 
 class Ranks:
@@ -107,7 +108,7 @@ def test_few_rows_have_none_and_the_mean_stays_as_it_is() -> None:
     worker.scores()
     assert learned_by_none(worker, NEGATIVES).size == 0
     constants = worker.theta.average.state_dict()
-    assert (float(constants["stretch"]), float(constants["offset"])) == (1.0, 0.0)
+    assert torch.equal(constants["mixed"], constants["levels"])
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -130,7 +131,7 @@ def test_no_member_learns_from_a_witness(form: str) -> None:
 @pytest.fixture(scope="module")
 def learned() -> Worker:
     """Members that have learned much by heart, and so differ."""
-    worker = make(*rows_of(), steps=150, learning_rate=0.01, tau=0.0)
+    worker = make(*rows_of(8000, FEATURES), steps=150, learning_rate=0.01, tau=0.0)
     algorithm.fit(worker, EveryRow(), 2, tau=0.0)
     return worker
 
@@ -140,43 +141,74 @@ def each(worker: Worker, x: np.ndarray) -> np.ndarray:
     network = worker.theta.average
     assert isinstance(network, Members)
     with torch.no_grad():
-        raw = np.stack([member(torch.from_numpy(x)).double().numpy() for member in network.networks()], axis=1)
-    return raw * network.scale.double().numpy() + network.shift.double().numpy()
-
-
-def test_the_mean_is_stretched_by_what_members_differ_on_witnesses(learned: Worker) -> None:
-    x, label = rows_of()
-    witness = each(learned, x[~label][learned_by_none(learned, NEGATIVES)])
-    every = np.concatenate([learned.scores()[kind].astype(float) for kind in (POSITIVES, NEGATIVES)])
-    stretch = (1 - (1 - 1 / MEMBERS) * witness.var(axis=1, ddof=1).mean() / every.var()) ** -0.5
-    assert stretch > 1.05
-    new, _ = rows_of(seed=2)
-    wanted = every.mean() + (each(learned, new).mean(axis=1) - every.mean()) * stretch
-    network = learned.theta.average
-    with torch.no_grad():
-        np.testing.assert_allclose(network(torch.from_numpy(new)), wanted, rtol=1e-4, atol=1e-4)
-        plain = network.to_sequential()(torch.from_numpy(new))
-    np.testing.assert_allclose(plain, wanted, rtol=1e-4, atol=1e-4)
+        raw = [member(torch.from_numpy(x)) for member in network.networks()]
+        return np.stack([network.standardised(k, one).double().numpy() for k, one in enumerate(raw)], axis=1)
 
 
 def test_a_threshold_and_probabilities_of_honest_scores_hold_for_new_rows(learned: Worker) -> None:
+    """As many new rows are above a threshold as if one member scored them; the mean of members takes fewer."""
     scores = learned.score()
     noise, _, of_validation = judged(scores)
     assert of_validation is None
-    x, label = rows_of(40_000, seed=3)
+    x, label = rows_of(40_000, FEATURES, seed=3)
     with torch.no_grad():
         new = learned.theta.average(torch.from_numpy(x)).numpy()
-    every = np.concatenate([scores.positive.sorted, scores.negative.sorted])
-    for share in (0.1, 0.3):
-        assert (new > np.quantile(every, 1 - share)).mean() == pytest.approx(share, rel=0.1)
+        plain = learned.theta.average.to_sequential()(torch.from_numpy(x)).numpy()
+    np.testing.assert_allclose(plain, new, rtol=1e-4, atol=1e-4)
+    honest = np.concatenate([scores.positive.sorted, scores.negative.sorted])
+    members = each(learned, x)
+    for share in (0.05, 0.1):
+        cut = np.quantile(honest, 1 - share)
+        taken = (members > cut).mean()
+        assert taken == pytest.approx(share, rel=0.12)
+        assert (new > cut).mean() == pytest.approx(taken, rel=0.06)
+        assert (members.mean(axis=1) > cut).mean() < 0.95 * taken
     probability = noise.probability(new)
     bins = np.array_split(np.argsort(probability), 10)
     assert np.mean([abs(probability[rows].mean() - label[rows].mean()) for rows in bins]) < 0.02
 
 
-def test_members_that_agree_on_nothing_are_stretched_by_no_more_than_their_number_allows() -> None:
+@pytest.mark.parametrize("trend", [0.0, 0.5])
+@pytest.mark.parametrize("members", [2, 3, 8])
+def test_the_quantiles_of_a_mean_follow_from_those_of_one_member_and_witnesses(members: int, trend: float) -> None:
+    """A tail of positives, of which there are no witnesses, and noise that is larger at lower scores."""
+    rng = np.random.default_rng(members)
+    positive = rng.random(200_000) < 0.1
+    middle = rng.normal(np.where(positive, 2.5, 0.0), 1.0)
+    noise = 0.6 * np.exp(-trend * middle.clip(-2, 4))[:, None] * rng.normal(size=(len(middle), members))
+    every = middle[:, None] + noise
+    shares = np.array(QUANTILES)
+    one = np.quantile(every[:, 0], shares)
+    wanted = np.quantile(every.mean(axis=1), shares)
+    found = quantiles_of_mean(one, shares, every[rng.choice(np.flatnonzero(~positive), 1000, replace=False)])
+    inner = (shares >= 0.01) & (shares <= 0.99)
+    assert np.abs(one - wanted)[inner].max() > 0.15
+    assert np.abs(found - wanted)[inner].max() < 0.4 * np.abs(one - wanted)[inner].max()
+    assert (np.diff(found) > 0).all()
+
+
+def test_members_that_agree_leave_the_quantiles_as_they_are() -> None:
+    one = np.random.default_rng(0).gumbel(size=len(QUANTILES)).cumsum().cumsum()
+    shares = np.array(QUANTILES)
+    one = np.sort(one)
+    same = np.repeat(np.linspace(one[0], one[-1], 100)[:, None], 3, axis=1)
+    np.testing.assert_allclose(quantiles_of_mean(one, shares, same), one, rtol=1e-9)
+    few = np.full(len(QUANTILES), 0.5)
+    assert np.array_equal(quantiles_of_mean(one, few, np.arange(300.0).reshape(100, 3)), one)
+
+
+def test_equal_scores_of_many_rows_are_brought_to_one_scale_too() -> None:
+    """Of a member that gives half of its rows one score."""
     network = make(*rows_of(100)).theta.average
     assert isinstance(network, Members)
-    network.widen(mean=2.0, variance=1.0, disagreement=5.0)
-    assert float(network.stretch) == pytest.approx(MEMBERS**0.5)
-    assert float(network.offset) == pytest.approx(2.0 * (1 - MEMBERS**0.5))
+    rng = np.random.default_rng(0)
+    raw = rng.normal(size=(MEMBERS, 1000)) * [[1.0], [10.0], [0.1]] + [[0.0], [-50.0], [3.0]]
+    raw[1, :500] = -50.0
+    network.standardise(np.quantile(raw, QUANTILES, axis=1).T, raw.std(axis=1))
+    for number, scores in enumerate(raw):
+        line = torch.from_numpy(np.sort(scores)).float()
+        found = network.standardised(number, line)
+        assert torch.isfinite(found).all()
+        assert (found.diff() >= -1e-5).all()
+        assert float(found.double().mean()) == pytest.approx(raw.mean(), abs=0.5)
+        assert float(found.double().std()) == pytest.approx(raw.std(axis=1).mean(), rel=0.1)

@@ -37,6 +37,7 @@ SPECS = {
     "sparse": NetworkSpec("linear", FEATURES),
     "kernel": NetworkSpec("kernel", FEATURES, (), 6, 1.5, 3),
     "table": NetworkSpec("table", FEATURES, (8, 4), members=2, fold_seed=7, inputs="auto", gaps=True),
+    "members": NetworkSpec("mlp", FEATURES, (8, 4), members=2, fold_seed=5),
 }
 
 

@@ -50,6 +50,23 @@ def test_the_audit_judges_training_rows_by_the_scores_of_the_fit(model: BSPAUCMo
         np.testing.assert_allclose(model.toTorch()(x), everyone, rtol=1e-5, atol=1e-5)
 
 
+def test_threshold_and_report_are_of_honest_scores_and_hold_for_what_transform_adds(
+    model: BSPAUCModel, rows: DataFrame
+) -> None:
+    found = model.audit(rows).select("score", "label").toPandas()
+    s, r = (found["score"][found["label"] == label].to_numpy() for label in (1.0, 0.0))
+    best = max((s > cut).mean() + (r <= cut).mean() for cut in found["score"])
+    assert (s > model.getThreshold()).mean() + (r <= model.getThreshold()).mean() == pytest.approx(best)
+    headline = model.summary.headline
+    assert (headline.rows, headline.auc) == ("out-of-fold", model.summary.rounds[-1].train_auc)
+    # Three rounds of a small network are not much: what counts is that both scales are one.
+    new = VectorAssembler(inputCols=[f"x{k}" for k in range(6)], outputCol="features").transform(
+        rows.sparkSession.createDataFrame(noisy_moons(4000, seed=1))
+    )
+    taken = model.transform(new).agg(sf.avg((sf.col("prediction") == 1).cast("double"))).first()[0]
+    assert taken == pytest.approx((found["score"] > model.getThreshold()).mean(), abs=0.04)
+
+
 def test_a_row_has_the_same_judge_in_every_form(model: BSPAUCModel, rows: DataFrame) -> None:
     """As a vector, dense or sparse, with zeros that are written down, and as an array of numbers."""
     dense = np.array([v.toArray() for v in rows.limit(200).toPandas()["features"]])

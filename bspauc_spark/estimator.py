@@ -46,6 +46,8 @@ from bspauc_spark.spark.params import check_together, learning_params, optional
 from bspauc_spark.spark.persistence import StageReader
 from bspauc_spark.spark.session import shares_disks
 from bspauc_spark.theta.device import choose_device
+from bspauc_spark.theta.evidence import pays, told
+from bspauc_spark.theta.members import pruned
 from bspauc_spark.theta.networks import NetworkSpec
 from bspauc_spark.theta.scores import Scores
 from bspauc_spark.theta.scoring import one_thread
@@ -109,7 +111,9 @@ class BSPAUCClassifier(
                 logger.warning("%s", plan.too_few_for_folds(self.getFolds(), staged.folds))
             median = partial(plan.staged_median, shards)
             decays = plan.decays(self, staged.counts, staged.folds)
-            spec = plan.network(self, shards.num_features, shards.open, median, staged.folds, *plan.variants(self, decays, staged.folds))
+            spec = plan.network(
+                self, shards.num_features, shards.open, median, staged.folds, *plan.variants(self, decays, staged.folds)
+            )
             preflight.check_memory(spec, shards.sparse, self.getBatchSize())
             about |= self._about(placement, staged)
             about["params"]["regParam"] = decays[0] if len(decays) == 1 else list(decays)
@@ -163,7 +167,12 @@ class BSPAUCClassifier(
 
     @contextlib.contextmanager
     def _workers(
-        self, spark: SparkSession, placement: Placement, staged: StagedData, spec: NetworkSpec, decays: tuple[float, ...]
+        self,
+        spark: SparkSession,
+        placement: Placement,
+        staged: StagedData,
+        spec: NetworkSpec,
+        decays: tuple[float, ...],
     ) -> Iterator[Workers]:
         """The θ side where it was placed, and its end."""
         task = Task(
@@ -221,7 +230,12 @@ class BSPAUCClassifier(
         assert outcome.selection is not None
         pos, neg = outcome.scores.positive, outcome.scores.negative
         kept = dataclasses.replace(outcome.selection, scores=(pos, neg))
+        if spec.twins:
+            verdict = outcome.weights["verdict"].astype(float)
+            about = {**about, "verdict": told(verdict)}
+            kept = kept if pays(verdict) else Selection.everything(pos, neg)
         selection = _final_selection(kept, outcome.scores) if self.getSelfPaced() else kept
+        spec, weights = pruned(spec, outcome.weights)
         noise, threshold, of_validation = judged(outcome.scores)
         # Nobody knows how many labels are wrong among rows that the network may have learned by heart.
         honest = of_validation or (noise if spec.members else None)
@@ -237,7 +251,7 @@ class BSPAUCClassifier(
         scorer = Scorer(
             spec=spec,
             sparse=staged.shards.sparse,
-            weights=outcome.weights,
+            weights=weights,
             threshold=threshold,
             negative_label=staged.negative_label,
             label_noise=noise,

@@ -105,7 +105,8 @@ _ABOUT = record(
         "params": mapping(plain),
         "data": mapping(plain),
         "versions": mapping(text()),
-    }
+    },
+    optional={"verdict": text()},
 )
 _STORED = record(
     {"rounds": many(Round.from_dict, least=1), "best_round": whole(1), "counts": mapping(whole())},

@@ -20,7 +20,8 @@ def shares(positives: Float32Array, negatives: Float32Array) -> FloatArray:
     clearly behind counts for nothing. So many rows choose, and few rows average. Both AUCs are of the same rows, and
     what is uncertain is their difference: its standard error is DeLong's.
     """
-    placed = [_placements(s.astype(np.float64), r.astype(np.float64)) for s, r in zip(positives, negatives, strict=True)]
+    both = zip(positives.astype(np.float64), negatives.astype(np.float64), strict=True)
+    placed = [_placements(*one) for one in both]
     aucs = [above.mean() for above, _ in placed]
     best_above, best_below = placed[int(np.argmax(aucs))]
     weights = []
@@ -102,3 +103,15 @@ def _youden_cut(positive: FloatArray, negative: FloatArray) -> float:
 def _mean_and_error(of_positives: FloatArray, of_negatives: FloatArray) -> tuple[float, float]:
     error = np.sqrt(of_positives.var() / len(of_positives) + of_negatives.var() / len(of_negatives))
     return float(of_positives.mean()), float(error)
+
+
+def told(verdict: FloatArray) -> str:
+    """A verdict in words."""
+    auc, auc_error, youden, youden_error = verdict.tolist()
+    gains = (
+        f"the AUC changes by {auc:+.4f} ± {auc_error:.4f} and the largest difference of true and false positive rates "
+        f"by {youden:+.4f} ± {youden_error:.4f}, against labels as given, on rows not learned from"
+    )
+    if pays(verdict):
+        return f"The selection of rows is used: with it {gains}."
+    return f"All rows are kept, since leaving rows out does not rank better by more than chance: with it {gains}."

@@ -111,9 +111,8 @@ class BSPAUCClassifier(
                 logger.warning("%s", plan.too_few_for_folds(self.getFolds(), staged.folds))
             median = partial(plan.staged_median, shards)
             decays = plan.decays(self, staged.counts, staged.folds)
-            spec = plan.network(
-                self, shards.num_features, shards.open, median, staged.folds, *plan.variants(self, decays, staged.folds)
-            )
+            variants = plan.variants(self, decays, staged.folds)
+            spec = plan.network(self, shards.num_features, shards.open, median, staged.folds, *variants)
             preflight.check_memory(spec, shards.sparse, self.getBatchSize())
             about |= self._about(placement, staged)
             about["params"]["regParam"] = decays[0] if len(decays) == 1 else list(decays)

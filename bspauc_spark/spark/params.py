@@ -208,9 +208,9 @@ class BSPAUCParams(BSPAUCModelParams, HasValidationIndicatorCol, HasSeed):
     stepsPerRound = integer("training steps in each round", 1, default=60)
     regParam = number(
         "weight τ of the penalty Ω(θ) = ½‖θ‖² in the objective; with optimizer 'adamw' the objective has no penalty, "
-        "and this is the rate of the decoupled decay; unset: 0.3, but an mlp with 'adamw', or a table without folds, gets "
-        "3000 / rows of the smaller class if these are below 10,000, at most 5, since otherwise it would learn them by "
-        "heart; and a table with folds gets several, of which honest scores say which to believe",
+        "and this is the rate of the decoupled decay; unset: 0.3, but with 'adamw' an mlp, or a table without folds, "
+        "gets 3000 / rows of the smaller class if these are below 10,000, at most 5, since otherwise it would learn "
+        "them by heart, and a table with folds gets several, of which honest scores say which to believe",
         0,
         LARGEST_RATE,
     )

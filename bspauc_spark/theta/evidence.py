@@ -74,7 +74,7 @@ def weighed(positives: Float32Array, negatives: Float32Array, twins: int) -> tup
 def pays(verdict: FloatArray) -> bool:
     """Whether a verdict says that it pays to leave rows out."""
     auc, auc_error, youden, youden_error = verdict.tolist()
-    return auc > auc_error and youden > youden_error
+    return bool(auc > auc_error and youden > youden_error)
 
 
 Pair: TypeAlias = tuple[FloatArray, FloatArray]

@@ -102,10 +102,9 @@ class Judges:
             for variant, values in enumerate(raw[kind].astype(np.float64)):
                 for row, powers in enumerate((np.ones(len(values)), values, values**2)):
                     sums[row, variant] += np.bincount(fold, powers, self.members)
-        sums = sums.reshape(3, -1)
         (every,) = group.gather([sums.ravel()])
         shared = np.frombuffer(group.share(every.reshape(-1, sums.size).sum(axis=0).tobytes()))
-        count, total, squares = shared.reshape(sums.shape)
+        count, total, squares = shared.reshape(3, -1)
         means = total / count
         deviations = np.sqrt(np.maximum(squares / count - means**2, 0.0))
         return count, np.where(deviations > _ROUNDING * np.abs(means), deviations, 0.0)

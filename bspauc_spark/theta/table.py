@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from bspauc_spark.arrays import IntArray
 from bspauc_spark.theta.inputs import REACH
 
-HIDDEN_LAYERS = (128, 128)
+HIDDEN_LAYERS = (64, 64)
 MOST_EMBEDDED = 1000
 """With more numbers than this there is no embedding: its angles would take most of the memory and time of a step."""
 WAVES, DEVIATION = 8, 0.15

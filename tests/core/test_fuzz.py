@@ -235,10 +235,10 @@ def fit(estimator: BSPAUCClassifier, rows: dict[str, Rows], sparse: bool) -> Sco
     counts = {kind: len(rows[kind]) if kind in rows else 0 for kind in KINDS}
     width = rows[POSITIVES].num_features
     staged = StagedData(Shards("", {}, width, sparse), counts, (0.0, 1.0), 1.0, "")
-    spec, decay = plan.network(estimator, width, lambda: rows), plan.decays(estimator, counts, 0)
+    spec, decays = plan.network(estimator, width, lambda: rows), plan.decays(estimator, counts, 0)
     with one_thread():
-        workers = Worker(rows, spec, plan.settings(estimator, decay))
-        outcome = estimator._run(workers, decay, None, lambda _: None)
+        workers = Worker(rows, spec, plan.settings(estimator, decays))
+        outcome = estimator._run(workers, spec, decays, None, lambda _: None)
         return estimator._finish(staged, spec, outcome, {}).scorer
 
 

@@ -216,7 +216,7 @@ ARRAY_TABLE: list[tuple[str, str, Callable[[dict[str, Any]], None], str]] = [
         lambda a: a.update({"theta.inputs.scaled": np.zeros(1, np.int32)}),
         "the inputs are those of dense rows, and the first layer that of sparse ones, or otherwise",
     ),
-    ("no embedding", "table", without("theta.members.1.embedding.phase"), "members.1.embedding.phase is missing"),
+    ("no embedding", "table", without("theta.members.1.embedding.bias"), "members.1.embedding.bias is missing"),
     ("too few coefficients", "kernel", put("theta.alpha", lambda a: a[:4]), r"\[4, 1\], where float32 \[12, 1\]"),
 ]
 CURVES = ("scores", "positive", "negative")

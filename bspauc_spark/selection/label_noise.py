@@ -5,8 +5,8 @@ the high end when labels are wrong. With ``e0 = P(label + | truth −)`` and ``e
 
     ``η̃(s) = e0 + (1 − e0 − e1) η(s)``,   ``η(s) = P(truth + | s)``,
 
-so the levels of ``η̃`` at its two ends estimate ``e0`` and ``e1``; from these follow the wrong share of either
-labelled class, which sets the automatic pace, and the audit's ``suspicion``.
+so the levels of ``η̃`` at its two ends estimate ``e0`` and ``e1``, provided that they are plateaus; from these follow
+the wrong share of either labelled class, which sets the automatic pace, and the audit's ``suspicion``.
 """
 
 from __future__ import annotations
@@ -115,6 +115,7 @@ class LabelNoise:
 
 # Open at 1, as 1 − e0 and 1 − e1 are divided and taken the logarithm of; the floor is above 0 for the same reason.
 _ALMOST_ONE = math.nextafter(1.0, 0.0)
+_TINY = math.ulp(0.0)
 _STORED = record(
     {
         "knots": many(real(), least=1),
@@ -190,7 +191,7 @@ def _rates(positives: float, negatives: float, positive_share: float) -> Rates:
     """The inverse: ``e0`` and ``e1`` of these wrong shares of labelled positives and of labelled negatives."""
     wrong0, right0 = positive_share * positives, (1 - positive_share) * (1 - negatives)
     wrong1, right1 = (1 - positive_share) * negatives, positive_share * (1 - positives)
-    return wrong0 / (wrong0 + right0), wrong1 / (wrong1 + right1)
+    return wrong0 / max(wrong0 + right0, _TINY), wrong1 / max(wrong1 + right1, _TINY)
 
 
 @exact_on_bins
@@ -234,11 +235,11 @@ class _End:
     """One end of the score order.
 
     The side of a class goes from its end to where it stops getting ahead of the other class. It is cut into three parts
-    with equally many of its rows.
+    with equally many rows of the class. On a plateau the share of the other label is the same in the outer two.
 
     Attributes
     ----------
-    own : FloatArray
+    own : pair of FloatArray
         Rows of the class in the bins of the outer part, and in those of the middle one.
     level : float
         Share of the other label in the outer part.

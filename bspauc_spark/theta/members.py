@@ -230,8 +230,8 @@ def _mean(
 
 def bent(scores: Tensor, knots: Tensor, levels: Tensor) -> Tensor:
     """Scores on the lines through the points (``knots``, ``levels``); beyond them, with their overall slope."""
-    inside = torch.clamp(scores.detach().contiguous(), knots[0], knots[-1])
-    place = torch.searchsorted(knots, inside).clamp(1, len(knots) - 1)
+    inside = torch.clamp(scores, knots[0], knots[-1])
+    place = torch.searchsorted(knots, inside.detach().contiguous()).clamp(1, len(knots) - 1)
     low, base = knots[place - 1], levels[place - 1]
     slope = (levels[place] - base) / (knots[place] - low)
     overall = (levels[-1] - levels[0]) / (knots[-1] - knots[0])

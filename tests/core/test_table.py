@@ -17,7 +17,7 @@ from bspauc_spark.theta.members import Members
 from bspauc_spark.theta.networks import LayeredNetwork, NetworkSpec
 from bspauc_spark.theta.optimizers import TrainingSettings
 from bspauc_spark.theta.scoring import score_rows
-from bspauc_spark.theta.table import Dropout, rate_at
+from bspauc_spark.theta.table import Dropout, Embedding, embedded, rate_at
 from bspauc_spark.theta.worker import Worker
 from tests.helpers.rows import compressed, dense
 from tests.helpers.teams import SETTINGS
@@ -94,6 +94,26 @@ def test_members_in_one_pass_are_each_one_by_hand_with_its_own_dropout(trained: 
             torch.testing.assert_close(found[:, number], wanted, rtol=1e-4, atol=1e-4)
             alone = member(x) if factors is None else member(x, factors[:, number])
             torch.testing.assert_close(alone, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_gradients_of_an_embedding_are_those_of_differences() -> None:
+    embeddings = [Embedding(2, torch.Generator().manual_seed(seed)).double() for seed in (0, 1)]
+    x = torch.randn(5, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    parameters = [parameter for one in embeddings for parameter in one.parameters()]
+    assert torch.autograd.gradcheck(lambda *_: embedded(x, embeddings), parameters)
+
+
+def test_a_step_in_mixed_precision_is_near_the_exact_one() -> None:
+    moved = []
+    for mixed in (False, True):
+        worker = make(pretrain_steps=0, steps=1, mixed_precision=mixed, optimizer="sgd", learning_rate=0.1)
+        before = worker.state()
+        worker.descend(EVERYTHING)
+        after = worker.state()
+        assert all(after[name].dtype == np.float32 for name in after if name.startswith("network."))
+        moved.append({name: after[name] - before[name] for name in before if name.startswith("network.members.")})
+    for name, exact in moved[0].items():
+        assert 0 < np.linalg.norm(moved[1][name] - exact) < 0.2 * np.linalg.norm(exact), name
 
 
 @pytest.mark.parametrize("members", [0, 3])

@@ -28,6 +28,7 @@ from bspauc_spark.errors import (
 from bspauc_spark.rows.kinds import CHUNK_ROWS
 from bspauc_spark.rows.storage import Folder, folder
 from bspauc_spark.spark.session import is_connect, is_local_master, setting, shares_disks, slots
+from bspauc_spark.theta import table
 from bspauc_spark.theta.networks import NetworkSpec
 
 if TYPE_CHECKING:
@@ -136,7 +137,10 @@ def check_memory(spec: NetworkSpec, sparse: bool, batch_size: int) -> None:
             f"{given}: to score {CHUNK_ROWS:,} rows at a time takes {1e-9 * block:.1f} GB on every worker. Lower "
             f"{given.partition(' ')[0]}."
         )
-    batch = 4 * 2 * batch_size * (sum(widths) + (0 if sparse else spec.num_features))
+    inputs = 0 if sparse else spec.num_features
+    if spec.kind == "table":
+        inputs += table.ANGLES * min(spec.num_features, table.MOST_EMBEDDED) * max(1, spec.members)
+    batch = 4 * 2 * batch_size * (sum(widths) + inputs)
     if batch > _MOST_TABLE_BYTES:
         raise InvalidParamError(
             f"batchSize {batch_size}: so many rows of each class take {1e-9 * batch:.1f} GB in every step. Lower "

@@ -86,10 +86,12 @@ def embedded(numbers: Tensor, members: Sequence[Embedding]) -> Tensor:
     """The outputs for each member: members × rows × outputs."""
     weight = torch.stack([member.weight for member in members], dim=2)
     bias = torch.stack([member.bias for member in members], dim=1)
-    angles = numbers.T[:, :, None] * torch.tensor(_FREQUENCIES, dtype=numbers.dtype, device=numbers.device)
-    waves = torch.cat([angles.cos(), angles.sin()], dim=2)
-    # A matrix product for each number: rows × waves by waves × (members × outputs).
-    outputs = torch.baddbmm(bias.flatten(1)[:, None], waves, weight.flatten(2))
+    # Angles need all digits of float32.
+    with torch.autocast(numbers.device.type, enabled=False):
+        angles = numbers.T[:, :, None] * torch.tensor(_FREQUENCIES, dtype=numbers.dtype, device=numbers.device)
+        waves = torch.cat([angles.cos(), angles.sin()], dim=2)
+        # A matrix product for each number: rows × waves by waves × (members × outputs).
+        outputs = torch.baddbmm(bias.flatten(1)[:, None], waves, weight.flatten(2))
     parted = outputs.view(*outputs.shape[:2], len(members), OUTPUTS).permute(2, 1, 0, 3)
     return parted.reshape(len(members), len(numbers), -1)
 

@@ -260,12 +260,16 @@ _GROWING = {**_BASE, "paceSchedule": "geometric", "lambdaGrowth": 1e30, "lambdaM
 @example(params={**_BASE, "paceEnd": 1e-6}, data=rows_of([0], [0]), sparse=False)
 @example(params={**_BASE, "pretrainSteps": 3}, data=rows_of([1e30, 1], [0, 1]), sparse=False)
 @example(params={**_BASE, "pretrainSteps": 3}, data=rows_of([1e30, 1], [0, 1]), sparse=True)
+@example(params={**_BASE, "network": "table", "handleInvalid": "keep"}, data=rows_of([3e38, 1], [-3e38]), sparse=False)
+@example(params={**_BASE, "network": "table", "handleInvalid": "keep", "folds": 2}, data=rows_of([1], [1]), sparse=True)
 @settings(max_examples=60, deadline=None)
 def test_a_fit_gives_finite_scores_or_one_of_our_errors(
     params: dict[str, Any], data: dict[str, np.ndarray], sparse: bool
 ) -> None:
     if VALIDATION_POSITIVES in data and VALIDATION_NEGATIVES in data:
         params = {**params, "validationIndicatorCol": "validation", "patience": 1}
+    if params.get("handleInvalid") == "keep":
+        data = {kind: np.where(np.arange(x.size).reshape(x.shape) % 5 == 4, np.nan, x) for kind, x in data.items()}
     try:
         scorer = fit(BSPAUCClassifier(**params), {k: as_rows(x, sparse) for k, x in data.items()}, sparse)
     except MalformedError:

@@ -61,14 +61,16 @@ def trained() -> dict[int, Worker]:
 
 
 def by_hand(member: LayeredNetwork, inputs: torch.Tensor, kept: torch.Tensor | None = None) -> torch.Tensor:
-    """Angles, cosines and layers, written out."""
+    """Waves and layers, written out."""
     own = member.embedding
     assert own is not None
-    count = own.frequency.shape[0]
+    count = own.bias.shape[0]
+    quantiles = torch.distributions.HalfNormal(0.15).icdf((torch.arange(8) + 0.5) / 8)
     columns = [inputs]
     for number in range(count):
         x = inputs[:, count + number, None]
-        waves = torch.cos(2 * math.pi * x * own.frequency[number] + own.phase[number])
+        angles = 2 * math.pi * x * quantiles
+        waves = torch.cat([angles.cos(), angles.sin()], 1)
         columns.append(waves @ own.weight[number] + own.bias[number])
     hidden = torch.cat(columns, 1) @ member.first.weight + member.first.bias
     for number, layer in enumerate(member.linears()):
@@ -94,6 +96,20 @@ def test_members_in_one_pass_are_each_one_by_hand_with_its_own_dropout(trained: 
             torch.testing.assert_close(found[:, number], wanted, rtol=1e-4, atol=1e-4)
             alone = member(x) if factors is None else member(x, factors[:, number])
             torch.testing.assert_close(alone, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_a_step_in_mixed_precision_is_near_the_exact_one() -> None:
+    moved = []
+    for mixed in (False, True):
+        worker = make(pretrain_steps=0, steps=1, mixed_precision=mixed, optimizer="sgd", learning_rate=0.1)
+        before = worker.state()
+        worker.descend(EVERYTHING)
+        after = worker.state()
+        assert all(after[name].dtype == np.float32 for name in after if name.startswith("network."))
+        moved.append({name: after[name] - before[name] for name in before if name.startswith("network.members.")})
+    missed = {name: np.linalg.norm(moved[1][name] - exact) for name, exact in moved[0].items()}
+    assert all(missed[name] <= 0.2 * np.linalg.norm(exact) for name, exact in moved[0].items())
+    assert any(missed.values())
 
 
 @pytest.mark.parametrize("members", [0, 3])

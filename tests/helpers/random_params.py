@@ -39,7 +39,9 @@ BALANCES = st.one_of(
 )
 
 OTHERS = {
-    "network": choice("mlp", "linear", "kernel"),
+    "network": choice("mlp", "linear", "kernel", "table", "table"),
+    "inputs": choice("auto", "auto", "raw"),
+    "handleInvalid": choice("error", "keep"),
     "hiddenLayers": choice([1], [4], [3, 2]),
     "numRandomFeatures": choice(1, 5),
     "kernelWidth": choice("median", 1e-30, 1.0, 1e30),

@@ -139,8 +139,8 @@ def check_memory(spec: NetworkSpec, sparse: bool, batch_size: int) -> None:
         )
     inputs = 0 if sparse else spec.num_features
     if spec.kind == "table":
-        inputs += table.ANGLES * min(spec.num_features, table.MOST_EMBEDDED) * max(1, spec.members)
-    batch = 4 * 2 * batch_size * (sum(widths) + inputs)
+        inputs += (2 * table.WAVES + table.OUTPUTS * spec.networks) * min(spec.num_features, table.MOST_EMBEDDED)
+    batch = 4 * 2 * batch_size * (spec.networks * sum(widths) + inputs)
     if batch > _MOST_TABLE_BYTES:
         raise InvalidParamError(
             f"batchSize {batch_size}: so many rows of each class take {1e-9 * batch:.1f} GB in every step. Lower "

@@ -108,7 +108,8 @@ def test_a_step_in_mixed_precision_is_near_the_exact_one() -> None:
         assert all(after[name].dtype == np.float32 for name in after if name.startswith("network."))
         moved.append({name: after[name] - before[name] for name in before if name.startswith("network.members.")})
     missed = {name: np.linalg.norm(moved[1][name] - exact) for name, exact in moved[0].items()}
-    assert all(missed[name] <= 0.2 * np.linalg.norm(exact) for name, exact in moved[0].items())
+    # The last bias moves by rounding only: a loss of pairs leaves it free.
+    assert all(missed[name] <= 0.2 * max(np.linalg.norm(exact), 1e-3) for name, exact in moved[0].items())
     assert any(missed.values())
 
 

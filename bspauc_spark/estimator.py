@@ -47,11 +47,10 @@ from bspauc_spark.spark.persistence import StageReader
 from bspauc_spark.spark.session import shares_disks
 from bspauc_spark.theta.device import choose_device
 from bspauc_spark.theta.evidence import pays, told
-from bspauc_spark.theta.members import pruned
 from bspauc_spark.theta.networks import NetworkSpec
 from bspauc_spark.theta.scores import Scores
 from bspauc_spark.theta.scoring import one_thread
-from bspauc_spark.theta.worker import Worker
+from bspauc_spark.theta.workers import make_worker
 
 logger = logging.getLogger("bspauc_spark")
 
@@ -101,25 +100,25 @@ class BSPAUCClassifier(
         start = time.perf_counter()
         staging_dir = optional(self, "stagingDir")
         here = staging_dir is None and not shares_disks(spark)
-        folds = self.getFolds(), plan.fold_seed(self)
+        folds = plan.wanted_folds(self), plan.fold_seed(self)
         staged = stage(dataset, plan.columns(self), staging_dir, here, *folds, gaps=plan.gaps(self))
         try:
             preflight.check_rows(staged.counts[POSITIVES] + staged.counts[NEGATIVES], placement)
             checkpoints = self._checkpoints(staged)
             shards = staged.shards
-            if staged.folds < self.getFolds():
-                logger.warning("%s", plan.too_few_for_folds(self.getFolds(), staged.folds))
+            if staged.folds < folds[0]:
+                logger.warning("%s", plan.too_few_for_folds(folds[0], staged.folds))
             median = partial(plan.staged_median, shards)
-            decays = plan.decays(self, staged.counts, staged.folds)
-            variants = plan.variants(self, decays, staged.folds)
-            spec = plan.network(self, shards.num_features, shards.open, median, staged.folds, *variants)
+            tau = plan.decay(self, staged.counts, shards.sparse, shards.num_features)
+            form = (staged.counts, shards.sparse)
+            spec = plan.network(self, shards.num_features, shards.open, median, staged.folds, *form)
             preflight.check_memory(spec, shards.sparse, self.getBatchSize())
             about |= self._about(placement, staged)
-            about["params"]["regParam"] = decays[0] if len(decays) == 1 else list(decays)
+            about["params"]["regParam"] = tau if tau >= 0 else "by honest scores"
             with tracking.run(self.getTracking(), self._parent_run, about) as run:
-                with self._workers(spark, placement, staged, spec, decays) as workers:
+                with self._workers(spark, placement, staged, spec, tau) as workers:
                     try:
-                        outcome = self._run(workers, spec, decays, checkpoints, run.log_round)
+                        outcome = self._run(workers, spec, tau, checkpoints, run.log_round)
                     except BSPAUCError as error:
                         about["seconds"] = time.perf_counter() - start
                         if error.outcome is not None and error.outcome.scores is not None:
@@ -171,13 +170,13 @@ class BSPAUCClassifier(
         placement: Placement,
         staged: StagedData,
         spec: NetworkSpec,
-        decays: tuple[float, ...],
+        tau: float,
     ) -> Iterator[Workers]:
         """The θ side where it was placed, and its end."""
         task = Task(
             shards=staged.shards,
             spec=spec,
-            settings=dataclasses.replace(plan.settings(self, decays), threads=placement.threads),
+            settings=dataclasses.replace(plan.settings(self, tau), threads=placement.threads),
             use_gpu=self.getUseGpu(),
         )
         if placement.processes:
@@ -191,7 +190,7 @@ class BSPAUCClassifier(
         else:
             device = str(choose_device(task.use_gpu))
             settings = dataclasses.replace(task.settings, device=device, on_gpu=task.use_gpu)
-            worker = Worker(task.shards.open(), task.spec, settings)
+            worker = make_worker(task.shards.open(), task.spec, settings)
             with one_thread(), contextlib.closing(worker):
                 yield worker
 
@@ -199,7 +198,7 @@ class BSPAUCClassifier(
         self,
         workers: Workers,
         spec: NetworkSpec,
-        decays: tuple[float, ...],
+        tau: float,
         checkpoints: Checkpoints | None,
         log: Callable[[Round], None],
     ) -> Outcome:
@@ -216,7 +215,7 @@ class BSPAUCClassifier(
                 plan.pace(self),
                 rounds,
                 # Decoupled decay shrinks θ beside the descent on L; it is no term of L.
-                tau=0.0 if self.getOptimizer() == "adamw" else decays[0],
+                tau=0.0 if self.getOptimizer() == "adamw" else max(tau, 0.0),
                 ensure_descent=self.getEnsureDescent(),
                 patience=self.getPatience() if optional(self, "validationIndicatorCol") else 0,
                 on_round=show,
@@ -229,12 +228,11 @@ class BSPAUCClassifier(
         assert outcome.selection is not None
         pos, neg = outcome.scores.positive, outcome.scores.negative
         kept = dataclasses.replace(outcome.selection, scores=(pos, neg))
-        if spec.twins:
+        if spec.kind == "table" and self.getSelfPaced():
             verdict = outcome.weights["verdict"].astype(float)
             about = {**about, "verdict": told(verdict)}
             kept = kept if pays(verdict) else Selection.everything(pos, neg)
         selection = _final_selection(kept, outcome.scores) if self.getSelfPaced() else kept
-        spec, weights = pruned(spec, outcome.weights)
         noise, threshold, of_validation = judged(outcome.scores)
         # Nobody knows how many labels are wrong among rows that the network may have learned by heart.
         honest = of_validation or (noise if spec.members else None)
@@ -250,7 +248,7 @@ class BSPAUCClassifier(
         scorer = Scorer(
             spec=spec,
             sparse=staged.shards.sparse,
-            weights=weights,
+            weights=outcome.weights,
             threshold=threshold,
             negative_label=staged.negative_label,
             label_noise=noise,

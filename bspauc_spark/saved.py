@@ -155,7 +155,7 @@ def _arrays(data: bytes, spec: NetworkSpec) -> dict[str, npt.NDArray[Any]]:
         arrays: dict[str, npt.NDArray[Any]] = safetensors.numpy.load(data)
     except (KeyError, ValueError, safetensors.SafetensorError) as error:
         raise MalformedError(f"not safetensors: {type(error).__name__}: {brief(str(error))}") from error
-    prefixes = [f"theta.members.{number}." for number in range(spec.networks if spec.members else 0)] or ["theta."]
+    prefixes = [f"theta.members.{number}." for number in range(spec.members)] or ["theta."]
     columns, points = arrays.get(f"{prefixes[0]}first.columns"), arrays.get("curves.scores")
     inputs = {name.removeprefix(_INPUTS): array for name, array in arrays.items() if name.startswith(_INPUTS)}
     auto, wide = spec.inputs == "auto", "scaled" in inputs
@@ -188,7 +188,8 @@ def _arrays(data: bytes, spec: NetworkSpec) -> dict[str, npt.NDArray[Any]]:
             raise MalformedError(f"{name} are not numbers of features in ascending order")
     if auto:
         check_stored(inputs, spec.num_features)
-    for name in ("knots", "levels", "judged", "mixed") if spec.members else ():
+    every = ("knots", "levels", "judged", "mixed")
+    for name in every[2:] if spec.kind == "table" else every if spec.members else ():
         if not all(_rises(one) for one in np.atleast_2d(arrays[f"theta.{name}"])):
             raise MalformedError(f"theta.{name} do not rise")
     if points is None or points.size < 2 or not _rises(points):

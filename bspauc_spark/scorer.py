@@ -25,7 +25,8 @@ from bspauc_spark.statistics import CountArray, OrderedScores, as_scores, negati
 from bspauc_spark.statistics.binned import exact_on_bins
 from bspauc_spark.theta.honest import folds_of, honest_scores
 from bspauc_spark.theta.inputs import inputs_of
-from bspauc_spark.theta.members import Members, build
+from bspauc_spark.theta.members import build
+from bspauc_spark.theta.mixing import MixedNetwork
 from bspauc_spark.theta.networks import NetworkSpec, ScoringNetwork
 from bspauc_spark.theta.scores import Scores
 from bspauc_spark.theta.scoring import ChunkScorer, score_chunks
@@ -149,7 +150,7 @@ class Scorer:
     def judge_features(self, block: CheckedFeatures) -> npt.NDArray[np.float32]:
         """Honest scores of the rows of an Arrow batch: of each row by the member that learned from none like it."""
         network = self.network
-        if not isinstance(network, Members):
+        if not isinstance(network, MixedNetwork) or not self.spec.members:
             return self.score_features(block)
         if isinstance(block, SparseFeatures):
             part = (block.pointers.astype(np.int64), block.columns, block.values)

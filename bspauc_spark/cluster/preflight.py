@@ -28,7 +28,6 @@ from bspauc_spark.errors import (
 from bspauc_spark.rows.kinds import CHUNK_ROWS
 from bspauc_spark.rows.storage import Folder, folder
 from bspauc_spark.spark.session import is_connect, is_local_master, setting, shares_disks, slots
-from bspauc_spark.theta import table
 from bspauc_spark.theta.networks import NetworkSpec
 
 if TYPE_CHECKING:
@@ -128,6 +127,8 @@ def check_frequencies(num_features: int, random_features: int) -> None:
 
 def check_memory(spec: NetworkSpec, sparse: bool, batch_size: int) -> None:
     """Refuse a network or a batch whose rows, on their way through the layers, no worker could hold."""
+    if spec.kind == "table":
+        return
     kernel = spec.kind == "kernel"
     widths = (2 * spec.random_features,) if kernel else spec.widths
     block = 4 * CHUNK_ROWS * max(widths)
@@ -138,9 +139,7 @@ def check_memory(spec: NetworkSpec, sparse: bool, batch_size: int) -> None:
             f"{given.partition(' ')[0]}."
         )
     inputs = 0 if sparse else spec.num_features
-    if spec.kind == "table":
-        inputs += (2 * table.WAVES + table.OUTPUTS * spec.networks) * min(spec.num_features, table.MOST_EMBEDDED)
-    batch = 4 * 2 * batch_size * (spec.networks * sum(widths) + inputs)
+    batch = 4 * 2 * batch_size * (max(1, spec.members) * sum(widths) + inputs)
     if batch > _MOST_TABLE_BYTES:
         raise InvalidParamError(
             f"batchSize {batch_size}: so many rows of each class take {1e-9 * batch:.1f} GB in every step. Lower "

@@ -36,6 +36,7 @@ from bspauc_spark.theta.group import Group, PeerLostError, TorchGroup
 from bspauc_spark.theta.networks import NetworkSpec
 from bspauc_spark.theta.optimizers import TrainingSettings
 from bspauc_spark.theta.worker import Worker
+from bspauc_spark.theta.workers import make_worker
 
 TO_WORKERS, TO_DRIVER = "driver", "worker"
 # The last command, and then also what the heartbeat says.
@@ -90,7 +91,7 @@ def run_rank(task: Task) -> None:
             if task.use_gpu:
                 _refuse_shared_device(group, device_name(local_rank))
             settings = dataclasses.replace(task.settings, device=str(device), on_gpu=task.use_gpu)
-            worker = Worker(task.shards.open(group.rank, group.size), task.spec, settings, group)
+            worker = make_worker(task.shards.open(group.rank, group.size), task.spec, settings, group)
             _obey(worker, talk)
     except PeerLostError as error:
         _tell_failure(talk, rank, error)

@@ -16,10 +16,12 @@ from bspauc_spark.baselines.rows import BoolArray, Matrix, as_rows
 from bspauc_spark.estimator import BSPAUCClassifier
 from bspauc_spark.loop.monitor import Outcome
 from bspauc_spark.rows.kinds import NEGATIVES, POSITIVES, VALIDATION_NEGATIVES, VALIDATION_POSITIVES
+from bspauc_spark.rows.rows import SparseRows
 from bspauc_spark.spark import plan
 from bspauc_spark.theta.median import median_width
 from bspauc_spark.theta.scoring import one_thread, score_rows
 from bspauc_spark.theta.worker import Worker
+from bspauc_spark.theta.workers import make_worker
 
 Score: TypeAlias = Callable[[Matrix], Any]
 Fit: TypeAlias = Callable[..., Score]
@@ -66,9 +68,10 @@ def fit_arrays(estimator: BSPAUCClassifier, x: Matrix, y: BoolArray, held: BoolA
     rows = {kind: as_rows(x[chosen]) for kind, chosen in kinds.items()}
     with one_thread():
         folds = plan.folds(estimator, rows)
-        decays = plan.decays(estimator, {kind: len(some) for kind, some in rows.items()}, folds)
-        spec = plan.network(estimator, x.shape[1], lambda: rows, None, folds, *plan.variants(estimator, decays, folds))
-        worker = Worker(rows, spec, plan.settings(estimator, decays))
+        counts, sparse = {kind: len(some) for kind, some in rows.items()}, isinstance(rows[POSITIVES], SparseRows)
+        tau = plan.decay(estimator, counts, sparse, x.shape[1])
+        spec = plan.network(estimator, x.shape[1], lambda: rows, None, folds, counts, sparse)
+        worker = make_worker(rows, spec, plan.settings(estimator, tau))
         outcome = algorithm.fit(worker, plan.pace(estimator), estimator.getRounds(), tau=0.0)
     return ArrayFit(worker, outcome)
 

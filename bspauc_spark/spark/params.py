@@ -104,10 +104,11 @@ class BSPAUCParams(BSPAUCModelParams, HasValidationIndicatorCol, HasSeed):
     )
     network = choice(
         "the scoring function: 'mlp': fully connected layers with ReLU; 'linear': one linear layer; 'kernel': random "
-        "Fourier features of the Gaussian kernel; 'table': layers for tables, with inputs 'auto', an embedding of each "
-        "number, dropout, and a learning rate that falls in the second half of the steps",
+        "Fourier features of the Gaussian kernel; 'table': how near a row is to some training rows, by two measures, "
+        "and a line, with inputs 'auto' and folds; its θ block is solved in closed form instead of by steps; sparse "
+        "rows of more than 1,000 features get the mlp in its place",
         ("mlp", "linear", "kernel", "table"),
-        default="mlp",
+        default="table",
     )
     inputs = choice(
         "'auto': the fit puts the columns on scales that the network can use, by a sample of the training rows, and "
@@ -123,8 +124,8 @@ class BSPAUCParams(BSPAUCModelParams, HasValidationIndicatorCol, HasSeed):
         default="error",
     )
     hiddenLayers = integers(
-        "widths of the hidden layers of the mlp and the table; seven of them and the output make the paper's eight "
-        "fully connected layers; unset for network 'table': two of 128",
+        "widths of the hidden layers of the mlp; seven of them and the output make the paper's eight fully connected "
+        "layers",
         1,
         MOST_LAYERS,
         default=[64] * 7,
@@ -152,10 +153,9 @@ class BSPAUCParams(BSPAUCModelParams, HasValidationIndicatorCol, HasSeed):
     folds = integer(
         "number of folds of cross-fitting: θ is so many members, each learns from the rows outside its own fold, and "
         "every row is judged by the member that did not learn from it; 0: one network, which judges the rows that it "
-        "learned from, as in the paper",
+        "learned from, as in the paper; unset: 4 for network 'table', otherwise 0",
         0,
         MOST_FOLDS,
-        default=0,
     )
     selfPaced = flag(
         "True: each round trains on the rows that it selects; False: every round trains on all rows (this is the "
@@ -208,9 +208,9 @@ class BSPAUCParams(BSPAUCModelParams, HasValidationIndicatorCol, HasSeed):
     stepsPerRound = integer("training steps in each round", 1, default=60)
     regParam = number(
         "weight τ of the penalty Ω(θ) = ½‖θ‖² in the objective; with optimizer 'adamw' the objective has no penalty, "
-        "and this is the rate of the decoupled decay; unset: 0.3, but with 'adamw' an mlp, or a table without folds, "
-        "gets 3000 / rows of the smaller class if these are below 10,000, at most 5, since otherwise it would learn "
-        "them by heart, and a table with folds gets several, of which honest scores say which to believe",
+        "and this is the rate of the decoupled decay; network 'table' is pulled to 0 as by so many rows; unset: 0.3, "
+        "but with 'adamw' an mlp gets 3000 / rows of the smaller class if these are below 10,000, at most 5, since "
+        "otherwise it would learn them by heart, and for a table honest scores choose",
         0,
         LARGEST_RATE,
     )
@@ -315,7 +315,7 @@ def check_together(params: BSPAUCParams) -> None:
     _check_inputs(params)
     if params.getOrDefault("selfPaced"):
         _check_pace(params)
-    if params.getOrDefault("folds") == 1:
+    if params.isDefined("folds") and params.getOrDefault("folds") == 1:
         raise InvalidParamError("folds is 1, and a single fold leaves no rows to learn from. Set 0, or 2 or more.")
     if params.getOrDefault("patience") and not params.isDefined("validationIndicatorCol"):
         raise InvalidParamError(

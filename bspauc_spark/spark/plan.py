@@ -14,11 +14,12 @@ from bspauc_spark.rows.shards import Shards
 from bspauc_spark.selection.pace import AutomaticPace, EveryRow, ExplicitPace, FractionPace, Pace
 from bspauc_spark.spark.accessors import Accessors
 from bspauc_spark.spark.params import automatic_inputs, optional
-from bspauc_spark.theta import table
 from bspauc_spark.theta.honest import keys_of_rows
+from bspauc_spark.theta.inputs import MOST_DENSE_COLUMNS
 from bspauc_spark.theta.median import even_sample, median_distance, median_width
 from bspauc_spark.theta.networks import NetworkSpec
 from bspauc_spark.theta.optimizers import TrainingSettings
+from bspauc_spark.theta.table import LANDMARKS
 
 T = TypeVar("T")
 
@@ -26,6 +27,9 @@ T = TypeVar("T")
 # learned by heart, wrong labels included, unless θ decays faster; much faster, and it shrinks to nothing
 # (docs/defaults.md).
 _LEAST_DECAY, _LARGEST_DECAY, _DECAY_ROWS = 0.3, 5.0, 3_000
+
+TABLE_FOLDS = 4
+"""Of network "table", where they are not set."""
 
 
 def columns(params: Accessors) -> Columns:
@@ -39,30 +43,45 @@ def columns(params: Accessors) -> Columns:
     )
 
 
+def kind(params: Accessors, sparse: bool, num_features: int) -> str:
+    """Which network: distances of wide sparse rows say little, so that a table of them is learned by layers."""
+    wide = sparse and num_features > MOST_DENSE_COLUMNS
+    return "mlp" if params.getNetwork() == "table" and wide else params.getNetwork()
+
+
 def network(
     params: Accessors,
     num_features: int,
     rows: Callable[[], Mapping[str, Rows]],
     median: Callable[[], float] | None = None,
     members: int = 0,
-    variants: int = 1,
-    twins: int = 0,
+    counts: Mapping[str, int] | None = None,
+    sparse: bool = False,
 ) -> NetworkSpec:
     """What is to be learned; ``rows`` gives the rows, ``median`` their median distance if it can do without all."""
-    kind = params.getNetwork()
-    if kind != "kernel":
-        auto = automatic_inputs(params)
-        layers = hidden_layers(params)
+    found = kind(params, sparse, num_features)
+    if found == "table":
+        counts = {name: len(one) for name, one in rows().items()} if counts is None else counts
+        positives, negatives = counts[POSITIVES], counts[NEGATIVES]
+        return NetworkSpec(
+            found,
+            num_features,
+            members=members,
+            fold_seed=fold_seed(params) if members else 0,
+            inputs="auto",
+            gaps=gaps(params),
+            landmarks=min(LANDMARKS, min(positives, LANDMARKS // 2) + negatives),
+        )
+    if found != "kernel":
+        layers = tuple(params.getHiddenLayers()) if found == "mlp" else ()
         preflight.check_weights(num_features, layers, rows)
         return NetworkSpec(
-            kind,
+            found,
             num_features,
             layers,
             members=members,
-            variants=variants,
-            twins=twins,
             fold_seed=fold_seed(params) if members else 0,
-            inputs="auto" if auto else "raw",
+            inputs="auto" if automatic_inputs(params) else "raw",
             gaps=gaps(params),
         )
     count, width = params.getNumRandomFeatures(), params.getKernelWidth()
@@ -71,15 +90,7 @@ def network(
         width = median_width(_training(rows())) if median is None else median()
     # RandomState takes 32 bits.
     kernel_seed, seed = params.getSeed() % 2**32, fold_seed(params) if members else 0
-    return NetworkSpec(kind, num_features, (), count, width, kernel_seed, members, seed)
-
-
-def hidden_layers(params: Accessors) -> tuple[int, ...]:
-    """``hiddenLayers``, or what stands for it where it is not set."""
-    kind = params.getNetwork()
-    if kind == "table" and not params.isSet("hiddenLayers"):
-        return table.HIDDEN_LAYERS
-    return tuple(params.getHiddenLayers()) if kind in ("mlp", "table") else ()
+    return NetworkSpec(found, num_features, (), count, width, kernel_seed, members, seed)
 
 
 def gaps(params: Accessors) -> bool:
@@ -100,10 +111,17 @@ def _training(by_kind: Mapping[str, T]) -> dict[str, T]:
 
 def folds(params: Accessors, rows: Mapping[str, Rows]) -> int:
     """How many folds these rows allow, of those that ``folds`` wants."""
-    wanted, seed = params.getFolds(), fold_seed(params)
+    wanted, seed = wanted_folds(params), fold_seed(params)
     if not wanted:
         return 0
     return most_folds(wanted, {kind: counted(keys_of_rows(one, seed), wanted) for kind, one in _training(rows).items()})
+
+
+def wanted_folds(params: Accessors) -> int:
+    """``folds``, or what stands for it where it is not set."""
+    if params.isDefined("folds"):
+        return params.getFolds()
+    return TABLE_FOLDS if params.getNetwork() == "table" else 0
 
 
 def fold_seed(params: Accessors) -> int:
@@ -117,56 +135,36 @@ def too_few_for_folds(wanted: int, found: int) -> str:
     return f"not each of {wanted} folds would have {FEWEST_ROWS} different rows of both classes: the fit has {instead}."
 
 
-def twins(params: Accessors, folds: int) -> bool:
-    """Whether networks that learn from all rows stand beside those that learn from rows that the pace keeps."""
-    return folds > 0 and params.getNetwork() == "table" and params.getSelfPaced()
-
-
-def decays(params: Accessors, counts: Mapping[str, int], folds: int) -> tuple[float, ...]:
-    """``regParam``, or what stands for it where it is not set, of each variant of the members."""
-    own = _decays(params, counts, folds)
-    return own * 2 if twins(params, folds) else own
-
-
-def variants(params: Accessors, decays: tuple[float, ...], folds: int) -> tuple[int, int]:
-    """How many variants a member has, and how many of these are twins."""
-    return len(decays), len(decays) // 2 if twins(params, folds) else 0
-
-
-def _decays(params: Accessors, counts: Mapping[str, int], folds: int) -> tuple[float, ...]:
+def decay(params: Accessors, counts: Mapping[str, int], sparse: bool, num_features: int) -> float:
+    """``regParam``, or what stands for it where it is not set; below 0: honest scores choose."""
     if params.isDefined("regParam"):
-        return (params.getRegParam(),)
-    if params.getNetwork() not in ("mlp", "table") or params.getOptimizer() != "adamw":
-        return (_LEAST_DECAY,)
-    if params.getNetwork() == "table" and folds:
-        return table.DECAYS
+        return params.getRegParam()
+    found = kind(params, sparse, num_features)
+    if found == "table":
+        return -1.0
+    if found != "mlp" or params.getOptimizer() != "adamw":
+        return _LEAST_DECAY
     wanted = _DECAY_ROWS / min(counts[POSITIVES], counts[NEGATIVES])
-    return (min(max(wanted, _LEAST_DECAY), _LARGEST_DECAY),)
+    return min(max(wanted, _LEAST_DECAY), _LARGEST_DECAY)
 
 
-def settings(params: Accessors, decays: tuple[float, ...]) -> TrainingSettings:
-    """How a θ block is trained, with these decays."""
+def settings(params: Accessors, tau: float) -> TrainingSettings:
+    """How a θ block is trained, with this decay."""
     return TrainingSettings(
         optimizer=params.getOptimizer(),
         learning_rate=params.getLearningRate(),
         batch_size=params.getBatchSize(),
         steps=params.getStepsPerRound(),
-        tau=decays[0],
-        variants=decays if len(decays) > 1 else (),
+        tau=tau,
         pairing=params.getPairing(),
         averaging=params.getAveraging(),
         seed=params.getSeed() % 2**64,
         pretrain_steps=params.getPretrainSteps(),
         pretrain_fraction=params.getPretrainFraction(),
         features_per_step=params.getFeaturesPerStep(),
-        all_steps=_all_steps(params) if params.getNetwork() == "table" else 0,
         exact_rows=params.getExactRows(),
         mixed_precision=params.getMixedPrecision(),
     )
-
-
-def _all_steps(params: Accessors) -> int:
-    return params.getPretrainSteps() + params.getRounds() * params.getStepsPerRound()
 
 
 def pace(params: Accessors) -> Pace:

@@ -32,7 +32,7 @@ def shares(positives: Float32Array, negatives: Float32Array) -> FloatArray:
         weights.append(np.exp(-0.5 * (behind / (_ERRORS * error)) ** 2) if error > 0 else float(behind <= 0))
     found = np.array(weights) / np.sum(weights)
     # What counts for next to nothing costs as much time as the others when rows are scored.
-    found[found < _LEAST_SHARE] = 0.0
+    found[found < _LEAST_SHARE * found.max()] = 0.0
     kept: FloatArray = found / found.sum()
     return kept
 
@@ -107,6 +107,8 @@ def _mean_and_error(of_positives: FloatArray, of_negatives: FloatArray) -> tuple
 
 def told(verdict: FloatArray) -> str:
     """A verdict in words."""
+    if not verdict.any():
+        return "All rows are kept: no labels were seen to be wrong."
     auc, auc_error, youden, youden_error = verdict.tolist()
     gains = (
         f"the AUC changes by {auc:+.4f} ± {auc_error:.4f} and the largest difference of true and false positive rates "

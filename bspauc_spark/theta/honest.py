@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TypeAlias
 
 import numpy as np
@@ -16,11 +16,10 @@ from bspauc_spark.rows.folds import Keys, dense_keys, sparse_keys
 from bspauc_spark.rows.kinds import CHUNK_ROWS, NEGATIVES, POSITIVES
 from bspauc_spark.rows.rows import Batch, Rows, SparseBatch
 from bspauc_spark.statistics import ClassScores, pair_sum
-from bspauc_spark.theta.evidence import weighed
 from bspauc_spark.theta.group import Group
-from bspauc_spark.theta.members import Members, rising
+from bspauc_spark.theta.members import Members
+from bspauc_spark.theta.mixing import MixedNetwork, rising
 from bspauc_spark.theta.networks import QUANTILES, NetworkSpec, ScoringNetwork
-from bspauc_spark.theta.sample import in_sample
 from bspauc_spark.theta.scoring import score_rows
 from bspauc_spark.theta.spread import quantiles_of_mean
 
@@ -29,8 +28,6 @@ Folds: TypeAlias = npt.NDArray[np.uint8]
 
 # Of each class, for the losses of the members on rows that they learned from; all workers together.
 _SAMPLE_ROWS = 2048
-# Of each class, for the shares of variants; all workers together.
-_WEIGHING_ROWS = 20_000
 # Below this part of its mean a deviation is rounding.
 _ROUNDING = 1e-6
 # Of each member's scores, for its quantiles; so many rows at least lie beyond the outermost ones.
@@ -50,86 +47,73 @@ class Judges:
     """
 
     def __init__(self, rows: Mapping[str, Rows], spec: NetworkSpec, group: Group) -> None:
-        self.members, self._variants, self._twins = spec.members, spec.variants, spec.twins
+        self.members = spec.members
         keys = {kind: keys_of_rows(rows[kind], spec.fold_seed) for kind in (POSITIVES, NEGATIVES)}
-        self._fold = {kind: folds_by(some, spec.members) for kind, some in keys.items()}
-        self._witness = witnesses(keys[NEGATIVES], group)
-        self._sampled = {kind: _even_sample(len(some), spec.fold_seed, group) for kind, some in keys.items()}
-
-    def weights(self, kind: str, index: IntArray, kept: Float32Array) -> Float32Array:
-        """What each network weighs the rows at ``index``, which the pace weighs ``kept``: rows × networks."""
-        from_all = np.repeat(np.arange(self._variants) < self._twins, self.members)
-        return np.where(from_all, np.float32(1), kept[:, None]) * self.learned(kind, index)
+        self.fold = {kind: folds_by(some, spec.members) for kind, some in keys.items()}
+        self.witness = witnesses(keys[NEGATIVES], group)
 
     def learned(self, kind: str, index: IntArray) -> npt.NDArray[np.bool_]:
-        """Whether each network learns from the rows at ``index``, if they are kept: rows × networks."""
-        mask: npt.NDArray[np.bool_] = self._fold[kind][index, None] != np.arange(self.members)
+        """Whether each member learns from the rows at ``index``: rows × members."""
+        mask: npt.NDArray[np.bool_] = self.fold[kind][index, None] != np.arange(self.members)
         if kind == NEGATIVES:
-            mask &= ~self._witness[index, None]
-        return np.tile(mask, (1, self._variants))
+            mask &= ~self.witness[index, None]
+        return mask
 
-    def score(self, average: Members, rows: Mapping[str, Rows], group: Group, threads: int) -> Scored:
-        """Honest scores of all rows; networks are standardised, and their variants weighed, anew for them."""
-        raw = {kind: raw_scores(average, rows[kind], fold, threads) for kind, fold in self._fold.items()}
+    def score(self, average: MixedNetwork, rows: Mapping[str, Rows], group: Group, threads: int) -> Scored:
+        """Honest scores of all rows; members are brought to one scale anew for them."""
+        raw = {kind: raw_scores(average, rows[kind], fold, threads) for kind, fold in self.fold.items()}
         refuse_bad(raw, average, group)
         rows_judged, deviations = self._moments(raw, group)
         # Some rows are to lie beyond the outermost quantiles.
-        least = min(_BEYOND / rows_judged.min(), 0.5)
+        least = min(_BEYOND / max(1.0, rows_judged.min()), 0.5)
         shares = np.clip(QUANTILES, least, 1.0 - least)
-        by_network = [
-            {kind: raw[kind][variant, fold == member] for kind, fold in self._fold.items()}
-            for variant in range(self._variants)
-            for member in range(self.members)
-        ]
-        average.standardise(_quantiles(by_network, shares, rows_judged, group), deviations)
-        standardised = {kind: _standardised(average, raw[kind], fold) for kind, fold in self._fold.items()}
-        if deviations.any() and self._variants > 1:
-            average.weigh(*self._weighed(standardised, group))
-        scores = {kind: _shared(average, every) for kind, every in standardised.items()}
+        quantiles = self._quantiles(raw, shares, rows_judged, group)
+        if isinstance(average, Members):
+            average.standardise(quantiles, deviations)
+        elif deviations.any():
+            average.judge(rising(quantiles).mean(axis=0))
         if deviations.any():
-            if self._variants > 1:
-                average.judge(rising(_quantiles([scores], shares, rows_judged.sum(keepdims=True), group))[0])
             self._mix(average, shares, rows[NEGATIVES], group)
+        scores = {kind: standardised(average, raw[kind], fold) for kind, fold in self.fold.items()}
         # No member learns from validation rows, so all judge them.
-        others = {kind: score_rows(average, rows[kind], threads) for kind in rows if kind not in self._fold}
+        others = {kind: score_rows(average, rows[kind], threads) for kind in rows if kind not in self.fold}
         refuse_bad(others, average, group)
         return {**scores, **others}
 
-    def _moments(self, raw: Scored, group: Group) -> tuple[FloatArray, FloatArray]:
-        """Number of the rows that each network judges, and deviation of their scores."""
-        sums = np.zeros((3, self._variants, self.members))
-        for kind, fold in self._fold.items():
-            for variant, values in enumerate(raw[kind].astype(np.float64)):
-                for row, powers in enumerate((np.ones(len(values)), values, values**2)):
-                    sums[row, variant] += np.bincount(fold, powers, self.members)
+    def _moments(self, scores: Scored, group: Group) -> tuple[FloatArray, FloatArray]:
+        """Number of the rows that each member judges, and deviation of their scores."""
+        sums = np.zeros((3, self.members))
+        for kind, fold in self.fold.items():
+            values = scores[kind].astype(np.float64)
+            for row, powers in enumerate((np.ones(len(values)), values, values**2)):
+                sums[row] += np.bincount(fold, powers, self.members)
         (every,) = group.gather([sums.ravel()])
         shared = np.frombuffer(group.share(every.reshape(-1, sums.size).sum(axis=0).tobytes()))
-        count, total, squares = shared.reshape(3, -1)
+        count, total, squares = shared.reshape(sums.shape)
         means = total / count
         deviations = np.sqrt(np.maximum(squares / count - means**2, 0.0))
         return count, np.where(deviations > _ROUNDING * np.abs(means), deviations, 0.0)
 
-    def _weighed(self, standardised: Scored, group: Group) -> tuple[FloatArray, FloatArray]:
-        """What share each variant gets, and the verdict, by how well they rank a sample of the rows."""
-        own = [standardised[kind][:, self._sampled[kind]].T for kind in (POSITIVES, NEGATIVES)]
-        gathered = group.gather([np.ascontiguousarray(part).ravel() for part in own])
-        found, verdict = np.zeros(self._variants), np.zeros(4)
-        if group.rank == 0:
-            positives, negatives = (part.reshape(-1, self._variants).T for part in gathered)
-            found, verdict = weighed(positives, negatives, self._twins)
-        both = np.frombuffer(group.share(np.concatenate([found, verdict]).tobytes()))
-        return both[:-4].copy(), both[-4:].copy()
+    def _quantiles(self, scores: Scored, shares: FloatArray, counts: FloatArray, group: Group) -> FloatArray:
+        """Of each member's scores of rows that it judges; where these are very many, of an even sample."""
+        own = list[Float32Array]()
+        for number, count in enumerate(counts):
+            every = [values[self.fold[kind] == number] for kind, values in scores.items()]
+            own.append(np.concatenate([some[:: math.ceil(count / _QUANTILE_ROWS)] for some in every]))
+        gathered = group.gather(own)
+        found = [np.quantile(one.astype(np.float64), shares) for one in gathered] if group.rank == 0 else []
+        return np.frombuffer(group.share(np.array(found).tobytes())).reshape(self.members, -1)
 
-    def _mix(self, average: Members, shares: FloatArray, negatives: Rows, group: Group) -> None:
+    def _mix(self, average: MixedNetwork, shares: FloatArray, negatives: Rows, group: Group) -> None:
         """Bring the mean of all members to the scale of one, if there are witnesses."""
-        index = np.flatnonzero(self._witness)
+        index = np.flatnonzero(self.witness)
         if not int(group.counts(len(index)).sum()):
             return
-        every = [torch.from_numpy(score_rows(one, negatives, index=index)) for one in average.networks()]
-        own = [average.standardised(k, scores.to(average.device)).cpu().double() for k, scores in enumerate(every)]
-        by_variant = torch.stack(own, dim=1).numpy().reshape(-1, self._variants, self.members)
-        share = average.share.cpu().double().numpy()
-        (gathered,) = group.gather([(by_variant * share[:, None]).sum(axis=1).ravel()])
+        own = list[Float32Array]()
+        for number in range(self.members):
+            scores = torch.from_numpy(score_rows(average.member(number), negatives, index=index)).to(average.device)
+            own.append(average.standardised(number, scores).cpu().numpy())
+        (gathered,) = group.gather([np.stack(own, axis=1).astype(np.float64).ravel()])
         mixed = np.empty(0)
         if group.rank == 0:
             judged = average.judged.cpu().double().numpy()
@@ -143,13 +127,10 @@ class Judges:
         weights: Mapping[str, Float32Array],
         group: Group,
     ) -> float:
-        """On rank 0 the mean pair loss of networks on rows that they learn from: a sample of the kept ones.
-
-        It is of those networks that learn from kept rows only.
-        """
-        sample = {kind: self._sample(weights[kind], group) for kind in self._fold}
+        """On rank 0 the mean pair loss of the members, each on rows that it learns from: a sample of the kept ones."""
+        sample = {kind: self._sample(weights[kind], group) for kind in self.fold}
         losses = []
-        for number in range(self._twins * self.members, self._variants * self.members):
+        for number in range(self.members):
             own = list[Float32Array]()
             for kind, index in sample.items():
                 index = index[self.learned(kind, index)[:, number]]
@@ -205,58 +186,33 @@ def witnesses(keys: Keys, group: Group) -> npt.NDArray[np.bool_]:
     return chosen
 
 
-def honest_scores(average: Members, rows: Rows, fold: Folds) -> Float32Array:
+def honest_scores(average: MixedNetwork, rows: Rows, fold: Folds) -> Float32Array:
     """Scores of each row by the member whose fold the row is in, on the scale of all members."""
-    return _shared(average, _standardised(average, raw_scores(average, rows, fold), fold))
+    return standardised(average, raw_scores(average, rows, fold), fold)
 
 
-def raw_scores(average: Members, rows: Rows, fold: Folds, threads: int = 1) -> Float32Array:
-    """The same by each variant of that member, on its own scale: variants × rows."""
-    scores = np.empty((average.spec.variants, len(rows)), dtype=np.float32)
-    for number, network in enumerate(average.networks()):
-        variant, member = divmod(number, average.spec.members)
-        index = np.flatnonzero(fold == member)
-        scores[variant, index] = score_rows(network, rows, threads, index)
+def raw_scores(average: MixedNetwork, rows: Rows, fold: Folds, threads: int = 1) -> Float32Array:
+    """The same, on the scale of that member."""
+    scores = np.empty(len(rows), dtype=np.float32)
+    for number in range(average.spec.members):
+        index = np.flatnonzero(fold == number)
+        scores[index] = score_rows(average.member(number), rows, threads, index)
     return scores
 
 
-def _standardised(average: Members, raw: Float32Array, fold: Folds) -> Float32Array:
-    standardised = np.empty_like(raw)
-    for number in range(len(average.knots)):
-        variant, member = divmod(number, average.spec.members)
-        own = fold == member
-        scores = torch.from_numpy(raw[variant, own]).to(average.device)
-        standardised[variant, own] = average.standardised(number, scores).cpu().numpy()
-    return standardised
-
-
-def _shared(average: Members, standardised: Float32Array) -> Float32Array:
-    """Of the scores by a member's variants its own."""
-    share = average.share.cpu().numpy()
-    scores: Float32Array = (standardised * share[:, None]).sum(axis=0)
+def standardised(average: MixedNetwork, raw: Float32Array, fold: Folds) -> Float32Array:
+    """Scores by the members of these folds, on the scale of all."""
+    scores = np.empty_like(raw)
+    for number in range(average.spec.members):
+        own = fold == number
+        values = torch.from_numpy(raw[own]).to(average.device)
+        scores[own] = average.standardised(number, values).cpu().numpy()
     return scores
-
-
-def _quantiles(parts: Sequence[Scored], shares: FloatArray, counts: FloatArray, group: Group) -> FloatArray:
-    """Of the scores in each part, of which there are ``counts``; where these are very many, of an even sample."""
-    own = [
-        np.concatenate([some[:: math.ceil(count / _QUANTILE_ROWS)] for some in part.values()])
-        for part, count in zip(parts, counts, strict=True)
-    ]
-    gathered = group.gather(own)
-    found = [np.quantile(one.astype(np.float64), shares) for one in gathered] if group.rank == 0 else []
-    return np.frombuffer(group.share(np.array(found).tobytes())).reshape(len(parts), -1)
-
-
-def _even_sample(own: int, seed: int, group: Group) -> npt.NDArray[np.bool_]:
-    """Which of the own rows of a class are in a sample of all ranks' rows, the same for any number of ranks."""
-    counts = group.counts(own)
-    return in_sample(int(counts[: group.rank].sum()), own, int(counts.sum()), _WEIGHING_ROWS, seed)
 
 
 def refuse_bad(scores: Scored, network: ScoringNetwork, group: Group) -> None:
     """Refuse scores that are NaN or infinite, on all ranks if any of them has some."""
-    bad = int(group.counts(sum(s.size - int(np.isfinite(s).sum()) for s in scores.values())).sum())
+    bad = int(group.counts(sum(len(s) - int(np.isfinite(s).sum()) for s in scores.values())).sum())
     if bad:
         narrow = ", or kernelWidth is far below the distances of rows" if network.spec.kind == "kernel" else ""
         raise DivergedError(

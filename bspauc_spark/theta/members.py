@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, TypeAlias
+from collections.abc import Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -16,17 +13,9 @@ from bspauc_spark.arrays import FloatArray
 from bspauc_spark.errors import DivergedError
 from bspauc_spark.rows.rows import Batch, SparseBatch
 from bspauc_spark.theta.inputs import Inputs
-from bspauc_spark.theta.networks import (
-    QUANTILES,
-    KernelNetwork,
-    LayeredNetwork,
-    LookedUp,
-    NetworkSpec,
-    ScoringNetwork,
-)
-from bspauc_spark.theta.table import embedded
-
-Weights: TypeAlias = npt.NDArray[Any]
+from bspauc_spark.theta.mixing import MixedNetwork, bent, rising
+from bspauc_spark.theta.networks import QUANTILES, KernelNetwork, LayeredNetwork, NetworkSpec, ScoringNetwork
+from bspauc_spark.theta.table import TableNetwork
 
 
 def build(
@@ -36,38 +25,30 @@ def build(
     inputs: Inputs | None = None,
 ) -> ScoringNetwork:
     """The network or the members, initial weights from ``generator``; with ``columns``, for these features only."""
-    make = Members if spec.members else NetworkSpec.build
-    network = make(spec, generator, columns, inputs)
+    if spec.kind == "table":
+        assert inputs is not None
+        network: ScoringNetwork = TableNetwork(spec, inputs)
+    elif spec.members:
+        network = Members(spec, generator, columns, inputs)
+    else:
+        network = spec.build(generator, columns, inputs)
     if inputs is not None:
         # Here and not in members, which share it.
         network.add_module("inputs", inputs)
     return network
 
 
-class Members(ScoringNetwork):
+class Members(MixedNetwork):
     """Networks that score as one: a row's score is the mean of the members'.
 
-    A member may be made of several networks, its ``variants``; its score is their weighted mean, with the same
-    ``share`` of a variant in all members. Network ``v · members + k`` is variant ``v`` of member ``k``. The first
-    ``twins`` variants learn from all rows, the others from those that the pace keeps: only one of the two kinds has
-    shares, as honest scores decide.
-
     A pairwise loss leaves the offset of each network free, and says little of its scale. So each one is standardised on
-    the rows of its member's fold, which it did not learn from, before networks are mixed or compared: quantiles of its
-    scores, the ``knots``, become the mean of all networks' quantiles, the ``levels``, with straight lines between them.
-    Mean and deviation alone would not do: where tails differ, the highest scores would be those of one network.
-
-    Members differ, so their mean spreads less than one of them. Its quantiles, the ``mixed`` ones, become those of
-    members' scores, the ``judged`` ones, so that a threshold or a probability that was found among honest scores, which
-    are of one member each, holds for new rows.
+    the rows of its fold, which it did not learn from, before members are mixed or compared: quantiles of its scores,
+    the ``knots``, become the mean of all members' quantiles, the ``levels``, with straight lines between them. Mean and
+    deviation alone would not do: where tails differ, the highest scores would be those of one member.
     """
 
     knots: Tensor
     levels: Tensor
-    share: Tensor
-    judged: Tensor
-    mixed: Tensor
-    verdict: Tensor
 
     def __init__(
         self,
@@ -77,15 +58,11 @@ class Members(ScoringNetwork):
         inputs: Inputs | None = None,
     ) -> None:
         super().__init__(spec, inputs)
-        self.members = nn.ModuleList(spec.member().build(generator, columns, inputs) for _ in range(spec.networks))
+        self.members = nn.ModuleList(spec.member().build(generator, columns, inputs) for _ in range(spec.members))
         # Until something is learned, scores stay as they are.
         line = torch.linspace(-1.0, 1.0, len(QUANTILES))
-        self.register_buffer("knots", line.repeat(spec.networks, 1))
-        for name in ("levels", "judged", "mixed"):
-            self.register_buffer(name, line.clone())
-        first = spec.twins or spec.variants
-        self.register_buffer("share", torch.cat([torch.full((first,), 1 / first), torch.zeros(spec.variants - first)]))
-        self.register_buffer("verdict", torch.zeros(4))
+        self.register_buffer("knots", line.repeat(spec.members, 1))
+        self.register_buffer("levels", line.clone())
 
     def networks(self) -> list[ScoringNetwork]:
         """The networks of all members."""
@@ -97,15 +74,8 @@ class Members(ScoringNetwork):
 
     def forward(self, rows: Batch) -> Tensor:
         """Scores of ``rows``: the mean of the members, on the scale of one of them."""
-        return self._mixed([network(rows) for network in self.networks()])
-
-    def _mixed(self, every: Sequence[Tensor]) -> Tensor:
-        return _mean(every, self.knots, self.levels, self.share, self.judged, self.mixed)
-
-    def for_scoring(self) -> Callable[[Batch], Tensor]:
-        """With embeddings that are looked up, those of all members at once."""
-        embedding = [one for one in self._layered() if one.embedding is not None]
-        return LookedUp(embedding, self._mixed) if embedding else self
+        every = [network(rows) for network in self.networks()]
+        return self.mixed_scores(_mean(every, self.knots, self.levels))
 
     def _layered(self) -> list[LayeredNetwork]:
         return [network for network in self.networks() if isinstance(network, LayeredNetwork)]
@@ -120,37 +90,18 @@ class Members(ScoringNetwork):
             # Nothing is learned yet: no scale fits.
             return
         if not deviations.all():
-            number = int(np.flatnonzero(deviations == 0)[0]) % self.spec.members
+            number = int(np.flatnonzero(deviations == 0)[0])
             raise DivergedError(
                 f"member {number} of {self.spec.members} gives the same score to all rows that it did not learn from. "
                 "Lower regParam or learningRate, or set folds=0."
             )
         knots = rising(quantiles, deviations)
         self.knots.copy_(torch.from_numpy(knots))
-        # Not of networks that may turn out to be of no use.
-        first = knots[: self.spec.members * (self.spec.twins or self.spec.variants)]
-        self.levels.copy_(torch.from_numpy(first.mean(axis=0)))
+        self.levels.copy_(torch.from_numpy(knots.mean(axis=0)))
         self.judge(self.levels.double().cpu().numpy())
 
-    def weigh(self, shares: FloatArray, verdict: FloatArray) -> None:
-        """Give each variant its share in a member's score; ``verdict`` is what these come from."""
-        self.share.copy_(torch.from_numpy(shares))
-        self.verdict.copy_(torch.from_numpy(verdict))
-
-    def judge(self, quantiles: FloatArray) -> None:
-        """Members' scores, of rows that they did not learn from, have these quantiles."""
-        self.judged.copy_(torch.from_numpy(quantiles))
-        self.mixed.copy_(self.judged)
-
-    def mix(self, quantiles: FloatArray) -> None:
-        """Bring the mean of standardised members, which has these quantiles, to the scale of one member."""
-        self.mixed.copy_(torch.from_numpy(quantiles))
-
-    def each(self, rows: Batch | Sequence[Batch], kept: Tensor | None = None) -> Tensor:
-        """The scores by all members, a column each, in one pass. Sparse rows come with the products of each member.
-
-        ``kept`` has factors of hidden units: rows × members × units.
-        """
+    def each(self, rows: Batch | Sequence[Batch]) -> Tensor:
+        """The scores by all members, a column each, in one pass. Sparse rows come with the products of each member."""
         networks = self.networks()
         if isinstance(networks[0], KernelNetwork):
             assert isinstance(rows, Tensor | SparseBatch)
@@ -158,11 +109,9 @@ class Members(ScoringNetwork):
             return networks[0].features(rows) @ torch.cat(alphas, dim=1)
         layered = self._layered()
         hidden = self._first(layered, self.prepare(rows) if isinstance(rows, Tensor | SparseBatch) else rows)
-        factors = layered[0].by_layer(None if kept is None else kept.transpose(0, 1))
-        for own, *layers in zip(factors, *(network.linears() for network in layered), strict=True):
+        for layers in zip(*(network.linears() for network in layered), strict=True):
             weight, bias = torch.stack([one.weight.T for one in layers]), torch.stack([one.bias for one in layers])
-            hidden = hidden.relu_() if own is None else hidden.relu_() * own
-            hidden = torch.baddbmm(bias[:, None], hidden, weight)
+            hidden = torch.baddbmm(bias[:, None], hidden.relu_(), weight)
         return hidden[:, :, 0].T
 
     @staticmethod
@@ -171,11 +120,7 @@ class Members(ScoringNetwork):
         if isinstance(rows, Tensor) and networks[0].first.columns is None:
             weight = torch.stack([network.first.weight for network in networks])
             bias = torch.stack([network.first.bias for network in networks])
-            inputs = rows.expand(len(networks), *rows.shape)
-            embeddings = [network.embedding for network in networks if network.embedding is not None]
-            if embeddings:
-                inputs = torch.cat([inputs, embedded(networks[0].scaled_numbers(rows), embeddings)], dim=2)
-            return torch.baddbmm(bias[:, None], inputs, weight)
+            return torch.baddbmm(bias[:, None], rows.expand(len(networks), *rows.shape), weight)
         every = [rows] * len(networks) if isinstance(rows, Tensor | SparseBatch) else rows
         return torch.stack([network.first(one) for network, one in zip(networks, every, strict=True)])
 
@@ -203,7 +148,6 @@ class Mixture(nn.Module):
 
     knots: Tensor
     levels: Tensor
-    share: Tensor
     judged: Tensor
     mixed: Tensor
 
@@ -216,53 +160,9 @@ class Mixture(nn.Module):
     def forward(self, rows: Tensor) -> Tensor:
         """Scores of dense rows."""
         every = [network(rows) for network in self.networks]
-        return _mean(every, self.knots, self.levels, self.share, self.judged, self.mixed)
+        return bent(_mean(every, self.knots, self.levels), self.mixed, self.judged)
 
 
-def _mean(
-    every: Sequence[Tensor], knots: Tensor, levels: Tensor, share: Tensor, judged: Tensor, mixed: Tensor
-) -> Tensor:
-    """The score of each row, given those by all networks."""
-    standardised = torch.stack([bent(scores, own, levels) for scores, own in zip(every, knots, strict=True)], dim=1)
-    members = len(knots) // len(share)
-    return bent((standardised * (share.repeat_interleave(members) / members)).sum(dim=1), mixed, judged)
-
-
-def bent(scores: Tensor, knots: Tensor, levels: Tensor) -> Tensor:
-    """Scores on the lines through the points (``knots``, ``levels``); beyond them, with their overall slope."""
-    inside = torch.clamp(scores, knots[0], knots[-1])
-    place = torch.searchsorted(knots, inside.detach().contiguous()).clamp(1, len(knots) - 1)
-    low, base = knots[place - 1], levels[place - 1]
-    slope = (levels[place] - base) / (knots[place] - low)
-    overall = (levels[-1] - levels[0]) / (knots[-1] - knots[0])
-    return base + (inside - low) * slope + (scores - inside) * overall
-
-
-def rising(quantiles: FloatArray, deviations: FloatArray | float = 1.0) -> FloatArray:
-    """Quantiles of each row that rise, as float32 too: scores that are equal for many rows have equal ones."""
-    gaps = 1e-4 * deviations + 1e-6 * np.abs(quantiles).max(axis=1)
-    least = gaps[:, None] * np.arange(quantiles.shape[1])
-    found: FloatArray = np.maximum.accumulate(quantiles - least, axis=1) + least
-    return found
-
-
-def pruned(spec: NetworkSpec, weights: Mapping[str, Weights]) -> tuple[NetworkSpec, dict[str, Weights]]:
-    """Members without the variants that have no share in them: they score the same rows alike, in less time."""
-    if spec.variants == 1:
-        return spec, dict(weights)
-    kept = np.flatnonzero(weights["share"])
-    names = {
-        f"members.{variant * spec.members + k}": f"members.{place * spec.members + k}"
-        for place, variant in enumerate(kept.tolist())
-        for k in range(spec.members)
-    }
-    found = dict[str, Weights]()
-    for name, array in weights.items():
-        start = ".".join(name.split(".")[:2])
-        if not name.startswith("members."):
-            found[name] = array
-        elif start in names:
-            found[names[start] + name.removeprefix(start)] = array
-    by_variant = weights["knots"].reshape(spec.variants, spec.members, -1)
-    found["knots"], found["share"] = by_variant[kept].reshape(len(kept) * spec.members, -1), weights["share"][kept]
-    return replace(spec, variants=len(kept), twins=0), found
+def _mean(every: Sequence[Tensor], knots: Tensor, levels: Tensor) -> Tensor:
+    """The mean of the members' scores, each on the scale of all."""
+    return torch.stack([bent(scores, own, levels) for scores, own in zip(every, knots, strict=True)]).mean(dim=0)

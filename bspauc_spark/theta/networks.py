@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -15,14 +15,13 @@ from torch import Tensor, nn
 from bspauc_spark.errors import MalformedError
 from bspauc_spark.rows.rows import Batch, SparseBatch
 from bspauc_spark.schema import flag, many, real, record, text, whole
-from bspauc_spark.theta import table
 from bspauc_spark.theta.first_layer import FirstLayer, affine, sums
 from bspauc_spark.theta.fourier import FourierFeatures, Frequencies, shared_frequencies, waves
-from bspauc_spark.theta.inputs import DenseInputs, Inputs, Layout
+from bspauc_spark.theta.inputs import Inputs, Layout
 
 MOST_LAYERS = 1000
 MOST_FOLDS = 64
-MOST_VARIANTS = 16
+MOST_LANDMARKS = 1000
 QUANTILES = (
     *(0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.035, 0.05, 0.075, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45),
     *(0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.925, 0.95, 0.965, 0.98, 0.99, 0.995, 0.998, 0.999, 0.9995),
@@ -49,19 +48,12 @@ class NetworkSpec:
     """Whether the network takes columns as they are, or on scales that the fit finds: ``"raw"`` or ``"auto"``."""
     gaps: bool = False
     """Whether a feature may be NaN."""
-    variants: int = 1
-    """How many networks of this kind a member is made of, which differ in their decay and in what they learn from."""
-    twins: int = 0
-    """How many of these, the first ones, learn from all rows; the others from those that the pace keeps."""
+    landmarks: int = 0
+    """To how many training rows the distance of a row is a feature of it."""
 
     def member(self) -> NetworkSpec:
-        """Of one of the networks of the members."""
-        return replace(self, members=0, variants=1, twins=0, fold_seed=0)
-
-    @property
-    def networks(self) -> int:
-        """How many networks θ has."""
-        return max(1, self.members * self.variants)
+        """Of one of the members."""
+        return replace(self, members=0, fold_seed=0)
 
     def build(
         self,
@@ -79,32 +71,31 @@ class NetworkSpec:
 
         ``layout`` is that of dense inputs, whose own arrays are not among these.
         """
+        mixed = dict.fromkeys(("judged", "mixed"), (len(QUANTILES),))
+        if self.kind == "table":
+            inputs = 0 if layout is None else layout.inputs
+            coefficients = (1 + inputs + 2 * self.landmarks, max(1, self.members))
+            own = {"landmarks": (self.landmarks, inputs), "widths": (2,), "verdict": (4,)}
+            return {"coefficients": coefficients, **own, **mixed}
         if self.members:
-            own = self.member().shapes(columns, layout).items()
-            every = {f"members.{k}.{name}": shape for k in range(self.networks) for name, shape in own}
-            points = len(QUANTILES)
-            common = dict.fromkeys(("levels", "judged", "mixed"), (points,))
-            return {**every, "knots": (self.networks, points), "share": (self.variants,), "verdict": (4,), **common}
+            own = self.member().shapes(columns, layout)
+            every = {f"members.{k}.{name}": shape for k in range(self.members) for name, shape in own.items()}
+            return {**every, "knots": (self.members, len(QUANTILES)), "levels": (len(QUANTILES),), **mixed}
         if self.kind == "kernel":
             return {"alpha": (2 * self.random_features, 1)}
-        widths, given, embedding = self.widths, self.num_features, dict[str, tuple[int, ...]]()
-        if layout is not None:
-            given = layout.inputs
-            if table.embeds(self.kind, layout.numbers):
-                given += table.OUTPUTS * layout.numbers
-                embedding = table.embedding_shapes(layout.numbers)
+        widths, given = self.widths, self.num_features if layout is None else layout.inputs
         shapes: dict[str, tuple[int, ...]] = {
             "first.weight": (given if columns is None else columns, widths[0]),
             "first.bias": (widths[0],),
         }
         for number, (given, made) in enumerate(pairwise(widths)):
             shapes |= {f"rest.{number}.weight": (made, given), f"rest.{number}.bias": (made,)}
-        return shapes | {f"embedding.{name}": shape for name, shape in embedding.items()}
+        return shapes
 
     @property
     def widths(self) -> tuple[int, ...]:
         """The number of outputs of each fully connected layer."""
-        return (*self.hidden_layers, 1) if self.kind in ("mlp", "table") else (1,)
+        return (*self.hidden_layers, 1) if self.kind == "mlp" else (1,)
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any], where: str = "network") -> NetworkSpec:
@@ -132,8 +123,7 @@ _STORED = record(
     # The first files did not say it.
     optional={
         "members": whole(0, MOST_FOLDS),
-        "variants": whole(1, MOST_VARIANTS),
-        "twins": whole(0, MOST_VARIANTS - 1),
+        "landmarks": whole(0, MOST_LANDMARKS),
         "fold_seed": whole(0, 2**64 - 1),
         "inputs": text("raw", "auto"),
         "gaps": flag,
@@ -179,10 +169,7 @@ class ScoringNetwork(nn.Module):
 
 
 class LayeredNetwork(ScoringNetwork):
-    """Fully connected layers with ReLU between them. ``"linear"`` has only one layer.
-
-    ``"table"`` embeds numbers, and a step leaves out the hidden units that ``kept`` says.
-    """
+    """Fully connected layers with ReLU between them. ``"linear"`` has only one layer."""
 
     def __init__(
         self,
@@ -193,14 +180,11 @@ class LayeredNetwork(ScoringNetwork):
     ) -> None:
         super().__init__(spec, inputs)
         widths, given = spec.widths, spec.num_features if inputs is None else inputs.inputs
-        numbers = inputs.layout.numbers if isinstance(inputs, DenseInputs) else 0
-        embeds = table.embeds(spec.kind, numbers)
-        self.first = FirstLayer(given + table.OUTPUTS * numbers * embeds, widths[0], columns)
+        self.first = FirstLayer(given, widths[0], columns)
         # Their constructor must not initialise them: it would draw from the generator of the process.
         linear = functools.partial(nn.utils.skip_init, nn.Linear)
         self.rest = nn.ModuleList(linear(a, b) for a, b in pairwise(widths))
         self._initialise(generator)
-        self.embedding = table.Embedding(numbers, generator) if embeds else None
 
     @torch.no_grad()
     def _initialise(self, generator: torch.Generator | None) -> None:
@@ -221,37 +205,12 @@ class LayeredNetwork(ScoringNetwork):
         """The layers after the first."""
         return [layer for layer in self.rest if isinstance(layer, nn.Linear)]
 
-    def forward(self, rows: Batch, kept: Tensor | None = None) -> Tensor:
+    def forward(self, rows: Batch) -> Tensor:
         """Scores of ``rows``, one number each."""
-        inputs = self.prepare(rows)
-        if self.embedding is not None:
-            assert isinstance(inputs, Tensor)
-            inputs = torch.cat([inputs, self.embedding(self.scaled_numbers(inputs))], dim=1)
-        return self.through_layers(inputs, kept)
-
-    def scaled_numbers(self, inputs: Tensor) -> Tensor:
-        """Of the inputs those that are embedded."""
-        (own,) = self._inputs
-        assert isinstance(own, DenseInputs)
-        return own.scaled_numbers(inputs)
-
-    def through_layers(self, inputs: Batch, kept: Tensor | None = None) -> Tensor:
-        """Scores of rows that are prepared and embedded."""
-        hidden: Tensor = self.first(inputs)
-        for layer, factors in zip(self.linears(), self.by_layer(kept), strict=True):
-            hidden = hidden.relu_() if factors is None else hidden.relu_() * factors
-            hidden = affine(hidden, layer.weight.T, layer.bias)
+        hidden: Tensor = self.first(self.prepare(rows))
+        for layer in self.linears():
+            hidden = affine(hidden.relu_(), layer.weight.T, layer.bias)
         return hidden[:, 0]
-
-    def by_layer(self, kept: Tensor | None) -> Sequence[Tensor | None]:
-        """The factors of the units of each hidden layer."""
-        if kept is None:
-            return [None] * len(self.rest)
-        return torch.split(kept, list(self.spec.hidden_layers), dim=-1)
-
-    def for_scoring(self) -> Callable[[Batch], Tensor]:
-        """With an embedding that is looked up."""
-        return self if self.embedding is None else LookedUp([self], lambda scores: scores[0])
 
     def to_sequential(self) -> nn.Sequential:
         """The same function as plain torch modules, for dense input, with copied weights."""
@@ -270,28 +229,7 @@ class LayeredNetwork(ScoringNetwork):
             for linear, weight, bias in zip(linears, weights, biases, strict=True):
                 linear.weight.copy_(weight)
                 linear.bias.copy_(bias)
-        (inputs,) = self._inputs
-        embedding: list[nn.Module] = []
-        if self.embedding is not None and isinstance(inputs, DenseInputs):
-            embedding = [table.Embedded(copy.deepcopy(self.embedding).cpu(), inputs.layout.numbers)]
-        return [*embedding, *layers, nn.Flatten(0)]
-
-
-class LookedUp:
-    """Networks with embeddings, in the form in which they score many rows: all embeddings by one look-up."""
-
-    def __init__(self, networks: Sequence[LayeredNetwork], mix: Callable[[list[Tensor]], Tensor]) -> None:
-        self._networks, self._mix = networks, mix
-        self._look_up = table.Lookup([one.embedding for one in networks if one.embedding is not None])
-
-    def __call__(self, rows: Batch) -> Tensor:
-        """Scores of ``rows``, one number each."""
-        first = self._networks[0]
-        inputs = first.prepare(rows)
-        assert isinstance(inputs, Tensor)
-        outputs = self._look_up(first.scaled_numbers(inputs))
-        both = (torch.cat([inputs, own], dim=1) for own in outputs)
-        return self._mix([network.through_layers(x) for network, x in zip(self._networks, both, strict=True)])
+        return [*layers, nn.Flatten(0)]
 
 
 class KernelNetwork(ScoringNetwork):

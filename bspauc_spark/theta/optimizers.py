@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -30,8 +29,6 @@ class TrainingSettings:
     pretrain_steps: int = 0
     pretrain_fraction: float = 0.0
     features_per_step: int = 0
-    all_steps: int = 0
-    """Of the whole fit, over which the learning rate falls; 0: it does not fall."""
     exact_rows: int = 50_000_000
     mixed_precision: bool = False
     device: str = "cpu"
@@ -39,13 +36,6 @@ class TrainingSettings:
     """Whether ``device`` is a GPU."""
     threads: int = 1
     """Of a scoring pass; a step is computed in one."""
-    variants: tuple[float, ...] = ()
-    """What stands for τ in each variant of the members, where there are several."""
-
-    @property
-    def decays(self) -> tuple[float, ...]:
-        """τ of each variant."""
-        return self.variants or (self.tau,)
 
 
 @torch.no_grad()
@@ -54,19 +44,14 @@ def move_average(averages: list[Tensor], parameters: list[Tensor], averaging: fl
     torch._foreach_lerp_(averages, parameters, 1 - average_decay(averaging, steps))
 
 
-def make_optimizer(
-    by_decay: Sequence[list[Tensor]], spec: NetworkSpec, settings: TrainingSettings
-) -> torch.optim.Optimizer:
+def make_optimizer(parameters: list[Tensor], spec: NetworkSpec, settings: TrainingSettings) -> torch.optim.Optimizer:
     """``"sgd"``: Algorithm 2's ``(1 − ητ)θ − η·gradient``. ``"adam"`` has τΩ in the gradient, ``"adamw"`` beside it."""
-    rate = settings.learning_rate
-    groups = [
-        {"params": own, "weight_decay": decay} for own, decay in zip(by_decay, settings.decays, strict=True) if own
-    ]
+    rate, tau = settings.learning_rate, settings.tau
     if settings.optimizer == "sgd":
-        return torch.optim.SGD(groups, lr=rate)
+        return torch.optim.SGD(parameters, lr=rate, weight_decay=tau)
     if settings.optimizer == "adam":
-        return torch.optim.Adam(groups, lr=rate, eps=adam_epsilon(spec), fused=True)
-    return torch.optim.AdamW(groups, lr=rate, eps=adam_epsilon(spec), fused=True)
+        return torch.optim.Adam(parameters, lr=rate, weight_decay=tau, eps=adam_epsilon(spec), fused=True)
+    return torch.optim.AdamW(parameters, lr=rate, weight_decay=tau, eps=adam_epsilon(spec), fused=True)
 
 
 def adam_epsilon(spec: NetworkSpec) -> float:

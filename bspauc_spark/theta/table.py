@@ -1,155 +1,139 @@
-"""What makes ``network="table"``: numbers are embedded, hidden units drop out, and the learning rate falls.
+"""``network="table"``: how near a row is to some training rows, by two measures, and what follows from that.
 
-The sizes and rates of this network that are no Params stand here.
+A member is linear in fixed features of a row. So the best one is found in closed form (``theta.ridge``), however many
+ways there are to weigh the features, and no step of θ can learn a row by heart.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from statistics import NormalDist
+import copy
+from collections.abc import Callable
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from bspauc_spark.arrays import IntArray
-from bspauc_spark.theta.inputs import REACH
+from bspauc_spark.rows.rows import Batch
+from bspauc_spark.theta.inputs import DenseInputs, Inputs
+from bspauc_spark.theta.mixing import MixedNetwork
+from bspauc_spark.theta.networks import NetworkSpec, ScoringNetwork
 
-HIDDEN_LAYERS = (64, 64)
-MOST_EMBEDDED = 1000
-"""With more numbers than this there is no embedding: its angles would take most of the memory and time of a step."""
-WAVES, DEVIATION = 8, 0.15
-"""How many frequencies a number is expanded in: quantiles of a half-normal distribution with this deviation."""
-OUTPUTS = 3
-"""What is made of these cosines."""
-DECAYS = (0.25, 1.0, 4.0, 16.0)
-"""Of the variants of each member: from one that may learn rows by heart to one that is nearly linear."""
-_FREQUENCIES = [2 * math.pi * DEVIATION * NormalDist().inv_cdf((1 + (wave + 0.5) / WAVES) / 2) for wave in range(WAVES)]
-_DROPPED, _OF = 26, 256
-"""The share of the hidden units that drop out, a tenth, as a share of the values of a byte."""
-_FLAT = 0.5
-"""The share of all steps at the full learning rate."""
-
-# Points at which the embedding is looked up in a scoring pass: with lines between them a score is off by some 1e-5 of
-# its spread.
-_POINTS, _FEWER_POINTS, _FEW_NUMBERS = 4096, 1024, 256
+LANDMARKS = 1000
+"""At most so many training rows, half of them of either class, to which the distance of a row is a feature."""
 
 
-def embeds(kind: str, numbers: int) -> bool:
-    """Whether a network of this kind embeds so many numbers."""
-    return kind == "table" and 0 < numbers <= MOST_EMBEDDED
+class TableNetwork(MixedNetwork):
+    """``f_k(x) = β_k · x̂ + Σ_j α_jk exp(−‖x̂ − z_j‖₁/σ₁) + Σ_j γ_jk exp(−‖x̂ − z_j‖₂/σ₂) + c_k`` for each member k.
 
+    x̂ is the row as ``inputs`` prepare it, z_j a landmark. The first sum follows single columns, as trees do; the
+    second one smooth functions of all of them; the line is for what is nearly linear, or has few rows. The sum of
+    absolute differences is over ranks and flags alone, which are what it needs, and takes half the time.
 
-def embedding_shapes(numbers: int) -> dict[str, tuple[int, ...]]:
-    """Of the parameters of an embedding."""
-    return {"weight": (numbers, 2 * WAVES, OUTPUTS), "bias": (numbers, OUTPUTS)}
-
-
-class Embedding(nn.Module):
-    """``W [cos 2πωx, sin 2πωx] + b`` for each number x, with W and b of its own, which are learned.
-
-    A network of few layers bends only where its units do. Waves of low frequencies let every number bend by itself.
-    The frequencies ω are the same for all numbers and networks: waves are computed once for all members of a batch.
+    θ is the ``coefficients``, features × members. A row's score is the mean of the members.
     """
 
-    def __init__(self, numbers: int, generator: torch.Generator | None) -> None:
-        super().__init__()
-        for name, shape in embedding_shapes(numbers).items():
-            self.register_parameter(name, nn.Parameter(torch.empty(shape)))
-        with torch.no_grad():
-            for parameter in (self.weight, self.bias):
-                nn.init.uniform_(parameter, -((2 * WAVES) ** -0.5), (2 * WAVES) ** -0.5, generator=generator)
+    landmarks: Tensor
+    widths: Tensor
+    coefficients: torch.nn.Parameter
 
-    weight: nn.Parameter
-    bias: nn.Parameter
+    def __init__(self, spec: NetworkSpec, inputs: Inputs) -> None:
+        assert isinstance(inputs, DenseInputs)
+        super().__init__(spec, inputs)
+        for name, shape in spec.shapes(layout=inputs.layout).items():
+            if name == "coefficients":
+                self.coefficients = torch.nn.Parameter(torch.zeros(shape), requires_grad=False)
+            elif name not in ("judged", "mixed"):
+                self.register_buffer(name, torch.zeros(shape) if name != "widths" else torch.ones(shape))
 
-    def forward(self, numbers: Tensor) -> Tensor:
-        """The outputs of each row, one number after the other."""
-        return embedded(numbers, [self])[0]
+    def set_landmarks(self, landmarks: Tensor) -> None:
+        """The landmarks, as ``inputs`` prepare them; the widths of both kernels are their median distances."""
+        self.landmarks.copy_(landmarks)
+        for number, (rows, p) in enumerate(((self._ranks(landmarks), 1.0), (landmarks, 2.0))):
+            distances = torch.pdist(rows.double(), p)
+            # Of equal landmarks any width says the same.
+            self.widths[number] = float(distances.median()) or 1.0 if len(distances) else 1.0
 
+    def features(self, prepared: Tensor, which: tuple[bool, bool, bool] = (True, True, True)) -> list[Tensor]:
+        """The three kinds of features of rows that ``inputs`` have prepared: the row itself, and both nearnesses."""
+        found = [prepared] if which[0] else []
+        if which[1]:
+            distances = torch.cdist(self._ranks(prepared), self._ranks(self.landmarks), p=1.0)
+            found.append(distances.mul_(-1.0 / self.widths[0]).exp_())
+        if which[2]:
+            squares = self.landmarks.square().sum(dim=1)
+            products = torch.addmm(squares, prepared, self.landmarks.T, alpha=-2.0)
+            products += prepared.square().sum(dim=1, keepdim=True)
+            found.append(products.clamp_min_(0.0).sqrt_().mul_(-1.0 / self.widths[1]).exp_())
+        return found
 
-class Embedded(nn.Module):
-    """Inputs with their embedding beside them, in a plain network: ranks come first, then the numbers."""
+    def _ranks(self, prepared: Tensor) -> Tensor:
+        """Without the scaled copies of numbers, which say the same in another way."""
+        (inputs,) = self._inputs
+        assert isinstance(inputs, DenseInputs)
+        numbers = inputs.layout.numbers
+        return torch.cat([prepared[:, :numbers], prepared[:, 2 * numbers :]], dim=1)
 
-    def __init__(self, embedding: Embedding, numbers: int) -> None:
-        super().__init__()
-        self.embedding, self.numbers = embedding, numbers
+    def each(self, rows: Batch) -> Tensor:
+        """The scores by all members, a column each."""
+        return self._each(self.parts())(rows)
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Inputs and outputs of each row."""
-        return torch.cat([inputs, self.embedding(inputs[:, self.numbers : 2 * self.numbers])], dim=1)
+    def parts(self) -> tuple[Tensor, list[Tensor]]:
+        """The constant of each member, and its coefficients of the three kinds of features."""
+        inputs, landmarks = len(self.coefficients) - 1 - 2 * len(self.landmarks), len(self.landmarks)
+        constant, *kinds = torch.split(self.coefficients, [1, inputs, landmarks, landmarks])
+        return constant, kinds
 
+    def _each(self, parts: tuple[Tensor, list[Tensor]]) -> Callable[[Batch], Tensor]:
+        constant, kinds = parts
+        # What has no share in the score takes no time.
+        used = [bool(kind.any()) for kind in kinds]
 
-def embedded(numbers: Tensor, members: Sequence[Embedding]) -> Tensor:
-    """The outputs for each member: members × rows × outputs."""
-    weight = torch.stack([member.weight for member in members], dim=2)
-    bias = torch.stack([member.bias for member in members], dim=1)
-    # Angles need all digits of float32.
-    with torch.autocast(numbers.device.type, enabled=False):
-        angles = numbers.T[:, :, None] * torch.tensor(_FREQUENCIES, dtype=numbers.dtype, device=numbers.device)
-        waves = torch.cat([angles.cos(), angles.sin()], dim=2)
-        # A matrix product for each number: rows × waves by waves × (members × outputs).
-        outputs = torch.baddbmm(bias.flatten(1)[:, None], waves, weight.flatten(2))
-    parted = outputs.view(*outputs.shape[:2], len(members), OUTPUTS).permute(2, 1, 0, 3)
-    return parted.reshape(len(members), len(numbers), -1)
+        def scores(rows: Batch) -> Tensor:
+            prepared = self.prepare(rows)
+            assert isinstance(prepared, Tensor)
+            found = self.features(prepared, (used[0], used[1], used[2]))
+            own = [kind for kind, there in zip(kinds, used, strict=True) if there]
+            start = constant.expand(len(prepared), -1)
+            for features, kind in zip(found, own, strict=True):
+                start = torch.addmm(start, features, kind)
+            return start
 
+        return scores
 
-class Lookup:
-    """The same by a table of what each member gives at many points, for scoring: one number has one place in it."""
+    def forward(self, rows: Batch) -> Tensor:
+        """Scores of ``rows``: the mean of the members, on the scale of one of them."""
+        return self.mixed_scores(self.each(rows).mean(dim=1))
 
-    def __init__(self, members: Sequence[Embedding]) -> None:
-        count = members[0].bias.shape[0]
-        self._points = _POINTS if count <= _FEW_NUMBERS else _FEWER_POINTS
-        device = members[0].bias.device
-        points = torch.linspace(-REACH, REACH, self._points, device=device)
-        with torch.no_grad():
-            # members × points × (numbers × outputs) to (numbers × points) × (members × outputs).
-            outputs = embedded(points[:, None].expand(-1, count), members)
-        parted = outputs.view(len(members), self._points, count, OUTPUTS).permute(2, 1, 0, 3)
-        self._table = parted.reshape(count * self._points, len(members) * OUTPUTS).contiguous()
-        self._first = torch.arange(count, device=device, dtype=torch.int32) * self._points
-        self._members = len(members)
+    def for_scoring(self) -> Callable[[Batch], Tensor]:
+        """The mean of the members is one member's work: it is linear in the features."""
+        constant, kinds = self.parts()
+        mean = self._each((constant.mean(dim=1, keepdim=True), [kind.mean(dim=1, keepdim=True) for kind in kinds]))
+        return lambda rows: self.mixed_scores(mean(rows)[:, 0])
 
-    def __call__(self, numbers: Tensor) -> Tensor:
-        """The outputs for each member: members × rows × outputs."""
-        rows, count = numbers.shape
-        place = (numbers + REACH) * ((self._points - 1) / (2 * REACH))
-        lower = place.int().clamp_(0, self._points - 2)
-        share = place - lower
-        index = torch.stack([self._first + lower, self._first + lower + 1], dim=-1)
-        shares = torch.stack([1 - share, share], dim=-1)
-        found = nn.functional.embedding_bag(
-            index.view(-1, 2), self._table, mode="sum", per_sample_weights=shares.view(-1, 2)
-        )
-        parted = found.view(rows, count, self._members, OUTPUTS).permute(2, 0, 1, 3)
-        return parted.reshape(self._members, rows, count * OUTPUTS)
+    def member(self, number: int) -> TableMember:
+        """A member, for scoring."""
+        return TableMember(self, number)
 
-
-@dataclass(frozen=True)
-class Dropout:
-    """Which hidden units take part in a step: a function of the seed, the step, and the place of a row in the batch.
-
-    So a row's units do not depend on which rank holds it.
-    """
-
-    seed: int
-    members: int
-    units: int
-    """Of all hidden layers of a member."""
-
-    def kept(self, step: int, batch: int, places: IntArray) -> Tensor:
-        """Factors for the rows at these places of a batch of so many: places × members × units, 0 for what drops."""
-        count = batch * self.members * self.units
-        # Raw numbers of this generator never change, and a byte of them is enough for a unit.
-        words = np.random.Philox(key=np.array([self.seed, step], dtype=np.uint64)).random_raw(-(-count // 8))
-        # Whether networks follow changes nothing for the first ones.
-        drawn = words.view(np.uint8)[:count].reshape(self.members, batch, self.units)[:, places].swapaxes(0, 1)
-        return torch.from_numpy((drawn >= _DROPPED).astype(np.float32) * np.float32(_OF / (_OF - _DROPPED)))
+    def to_sequential(self) -> torch.nn.Sequential:
+        """The same function as a torch module."""
+        return torch.nn.Sequential(copy.deepcopy(self).cpu())
 
 
-def rate_at(step: int, steps: int) -> float:
-    """The factor of the learning rate after so many of all ``steps``: 1, then half a cosine down to 0."""
-    share = min(1.0, step / steps)
-    return 1.0 if share <= _FLAT else (1 + math.cos(math.pi * (share - _FLAT) / (1 - _FLAT))) / 2
+class TableMember(ScoringNetwork):
+    """One of the members, which have the features in common."""
+
+    def __init__(self, network: TableNetwork, number: int) -> None:
+        super().__init__(network.spec)
+        # In a tuple it is no part of this module.
+        self._network, self._number = (network,), number
+
+    @property
+    def device(self) -> torch.device:
+        return self._network[0].device
+
+    def for_scoring(self) -> Callable[[Batch], Tensor]:
+        """The scores of this member alone."""
+        (network,) = self._network
+        constant, kinds = network.parts()
+        own = slice(self._number, self._number + 1)
+        scores = network._each((constant[:, own], [kind[:, own] for kind in kinds]))
+        return lambda rows: scores(rows)[:, 0]

@@ -18,7 +18,6 @@ from bspauc_spark.theta.lazy_layer import LazyLayer
 from bspauc_spark.theta.members import Members, build
 from bspauc_spark.theta.networks import LayeredNetwork, NetworkSpec, ScoringNetwork
 from bspauc_spark.theta.optimizers import TrainingSettings, adam_epsilon, make_optimizer, move_average
-from bspauc_spark.theta.table import Dropout, rate_at
 
 
 class Theta:
@@ -34,33 +33,27 @@ class Theta:
         columns: Tensor | None,
         seed: int,
         inputs: Inputs | None = None,
-        dropout: Dropout | None = None,
     ) -> None:
-        self._settings, self._dropout = settings, dropout
+        self._settings = settings
         self.network = build(spec, torch.Generator().manual_seed(seed), columns, inputs)
         self.network.to(torch.device(settings.device))
         self.average = copy.deepcopy(self.network) if settings.averaging > 0 else self.network
         self.lazy = self._lazy_layers() if columns is not None else {}
         self.parameters, self._averages = (self._moved(network) for network in (self.network, self.average))
-        self.optimizer = make_optimizer(self._by_decay(), spec, settings)
+        self.optimizer = make_optimizer(self.parameters, spec, settings)
         self.steps_done = 0
 
     @property
     def columns(self) -> int:
-        """How many scores a row has: one of each network."""
-        return self.network.spec.networks
+        """How many scores a row has: one of each member, or a single one."""
+        return max(1, self.network.spec.members)
 
     def begin(self, rate: float, steps: int) -> None:
-        """Prepare ``steps`` steps at ``rate`` times the learning rate, which may fall from step to step."""
-        self._rate = self._settings.learning_rate * rate
+        """Prepare ``steps`` steps at ``rate`` times the learning rate."""
         for group in self.optimizer.param_groups:
-            group["lr"] = self._rate * self._fallen()
+            group["lr"] = self._settings.learning_rate * rate
         for lazy in self.lazy.values():
-            # Rows of the table catch up with many steps at once, so all steps of a block have the rate of the first.
-            lazy.begin(self._rate * self._fallen(), steps, self.steps_done)
-
-    def _fallen(self) -> float:
-        return rate_at(self.steps_done, self._settings.all_steps) if self._settings.all_steps else 1.0
+            lazy.begin(self._settings.learning_rate * rate, steps, self.steps_done)
 
     def look_up(self, batch: Batch) -> list[Batch]:
         """The batch in the form that each network takes."""
@@ -70,18 +63,11 @@ class Theta:
         assert isinstance(prepared, SparseBatch)
         return [lazy.multiply(prepared) for lazy in self.lazy.values()]
 
-    def scores(self, batches: list[Batch], places: Tensor) -> Tensor:
-        """The scores of a batch by the θ that is trained: a column for each member, or only one.
-
-        ``places`` are those of the rows in the batch of all ranks.
-        """
-        kept: Tensor | None = None
-        if self._dropout is not None:
-            kept = self._dropout.kept(self.steps_done, 2 * self._settings.batch_size, places.cpu().numpy())
-            kept = kept.to(places.device)
+    def scores(self, batches: list[Batch]) -> Tensor:
+        """The scores of a batch by the θ that is trained: a column for each member, or only one."""
         if isinstance(self.network, Members):
-            return self.network.each(batches if self.lazy else batches[0], kept)
-        scores: Tensor = self.network(batches[0]) if kept is None else self.network(batches[0], kept[:, 0])
+            return self.network.each(batches if self.lazy else batches[0])
+        scores: Tensor = self.network(batches[0])
         return scores[:, None]
 
     def step(self, batches: list[Batch], learned: Tensor | None, group: Group) -> None:
@@ -91,9 +77,6 @@ class Theta:
         """
         group.sum_gradients(self.parameters)
         self.network.restrict_gradients(self.steps_done, self._settings.features_per_step)
-        if self._settings.all_steps:
-            for settings in self.optimizer.param_groups:
-                settings["lr"] = self._rate * self._fallen()
         self.optimizer.step()
         for number, (lazy, batch) in enumerate(zip(self.lazy.values(), batches, strict=False)):
             assert isinstance(batch, SparseBatch)
@@ -164,31 +147,20 @@ class Theta:
         return [p for name, p in network.named_parameters() if not self.lazy or not name.endswith("first.weight")]
 
     def _lazy_layers(self) -> dict[str, LazyLayer]:
-        """One for each network, by what its tensors' names begin with."""
+        """One for each member, by what its tensors' names begin with."""
         if not isinstance(self.network, Members) or not isinstance(self.average, Members):
-            return {"": self._lazy_layer(self.network, self.average, 0)}
+            return {"": self._lazy_layer(self.network, self.average)}
         both = zip(self.network.networks(), self.average.networks(), strict=True)
-        return {
-            f"members.{number}.": self._lazy_layer(*pair, number // self.network.spec.members)
-            for number, pair in enumerate(both)
-        }
+        return {f"members.{number}.": self._lazy_layer(*pair) for number, pair in enumerate(both)}
 
-    def _by_decay(self) -> list[list[Tensor]]:
-        """The parameters that every step moves, of each variant of the members, in their order."""
-        if not isinstance(self.network, Members):
-            return [self.parameters]
-        spec = self.network.spec
-        count = len(self.parameters) // spec.variants
-        return [self.parameters[start : start + count] for start in range(0, len(self.parameters), count)]
-
-    def _lazy_layer(self, network: ScoringNetwork, average: ScoringNetwork, variant: int) -> LazyLayer:
+    def _lazy_layer(self, network: ScoringNetwork, average: ScoringNetwork) -> LazyLayer:
         assert isinstance(network, LayeredNetwork)
         assert isinstance(average, LayeredNetwork)
         return LazyLayer(
             network.first,
             average.first,
             optimizer=self._settings.optimizer,
-            tau=self._settings.decays[variant],
+            tau=self._settings.tau,
             averaging=self._settings.averaging,
             epsilon=adam_epsilon(self.network.spec),
         )

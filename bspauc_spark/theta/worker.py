@@ -26,6 +26,7 @@ from bspauc_spark.theta.group import Alone, Group
 from bspauc_spark.theta.honest import Judges, refuse_bad
 from bspauc_spark.theta.inputs import DenseInputs
 from bspauc_spark.theta.members import Members
+from bspauc_spark.theta.mixing import MixedNetwork
 from bspauc_spark.theta.networks import NetworkSpec
 from bspauc_spark.theta.optimizers import TrainingSettings
 from bspauc_spark.theta.pairs import EXPLOSION, member_losses, refuse_explosion
@@ -33,7 +34,6 @@ from bspauc_spark.theta.sample import in_sample
 from bspauc_spark.theta.scores import Scores
 from bspauc_spark.theta.scoring import score_rows
 from bspauc_spark.theta.state import State, check_state, with_draws
-from bspauc_spark.theta.table import Dropout
 from bspauc_spark.theta.theta import Theta, copies
 
 # Draws are made for this many steps at a time: enough to forget their cost, little enough to hold in memory.
@@ -68,18 +68,23 @@ class Worker:
     def __init__(
         self, rows: Mapping[str, Rows], spec: NetworkSpec, settings: TrainingSettings, group: Group | None = None
     ) -> None:
-        self.rows = place_rows(rows, torch.device(settings.device)) if settings.on_gpu else dict(rows)
-        self.settings = settings
-        self.group = Alone() if group is None else group
-        seeds = np.random.SeedSequence(settings.seed).generate_state(5, np.uint64).tolist()
-        init, draw, self._sample, scales, drops = seeds
+        self._prepare(rows, settings, group)
+        seeds = np.random.SeedSequence(settings.seed).generate_state(4, np.uint64).tolist()
+        init, draw, self._sample, scales = seeds
         self._generator = torch.Generator().manual_seed(draw >> 1)
         inputs = find_inputs(rows, self.group, scales) if spec.inputs == "auto" else None
         dense = spec.kind == "kernel" or isinstance(inputs, DenseInputs)
         columns = None if dense else used_columns(rows, self.group)
-        dropout = Dropout(drops, spec.networks, sum(spec.hidden_layers)) if spec.kind == "table" else None
-        self.theta = Theta(spec, settings, columns, init >> 1, inputs, dropout)
-        self._judges = Judges(rows, spec, self.group) if spec.members else None
+        self.theta = Theta(spec, settings, columns, init >> 1, inputs)
+        self._judges = make_judges(rows, spec, self.group)
+        self._start()
+
+    def _prepare(self, rows: Mapping[str, Rows], settings: TrainingSettings, group: Group | None) -> None:
+        self.rows = place_rows(rows, torch.device(settings.device)) if settings.on_gpu else dict(rows)
+        self.settings = settings
+        self.group = Alone() if group is None else group
+
+    def _start(self) -> None:
         self._scores: dict[str, Float32Array] | None = None
         self.score_seconds = 0.0
         """What the last pass took."""
@@ -104,7 +109,7 @@ class Worker:
             start = time.perf_counter()
             average, threads = self.theta.average, self.settings.threads
             if self._judges is not None:
-                assert isinstance(average, Members)
+                assert isinstance(average, MixedNetwork)
                 scores = self._judges.score(average, self.rows, self.group, threads)
             else:
                 scores = {name: score_rows(average, rows, threads) for name, rows in self.rows.items()}
@@ -255,10 +260,7 @@ class Worker:
         self._scores = None
 
     def _run(self, weights: Mapping[str, Float32Array], steps: int, rate: float) -> float:
-        """Algorithm 2: ``steps`` updates of θ on pairs drawn uniformly from rows of positive weight.
-
-        With twins, which learn from rows of no weight too, rows are drawn from all.
-        """
+        """Algorithm 2: ``steps`` updates of θ on pairs drawn uniformly from rows of positive weight."""
         self.theta.begin(rate, steps)
         total = torch.zeros((), device=self._device)
         for positives, negatives, v, u in self._batches(weights, steps):  # 1 to 3
@@ -288,7 +290,7 @@ class Worker:
         with torch.autocast(device.type, torch.bfloat16, enabled=settings.mixed_precision):
             own = torch.zeros(0, theta.columns).to(device)
             if len(own_places):
-                own = theta.scores(batches, own_places).float()
+                own = theta.scores(batches).float()
         scores = self.group.join(own.detach(), own_places, 2 * settings.batch_size).requires_grad_()
         loss = member_losses(settings.pairing, scores[: settings.batch_size], scores[settings.batch_size :], v, u)
         (due,) = torch.autograd.grad(loss.sum(), scores)
@@ -310,8 +312,6 @@ class Worker:
         Every rank draws the same numbers. A row has a weight for each member, 0 for the one that judges it.
         """
         kept = {name: np.flatnonzero(weights[name]) for name in (POSITIVES, NEGATIVES)}
-        if self.theta.network.spec.twins:
-            kept = {name: np.arange(len(weights[name])) for name in kept}
         for done in range(0, steps, _STEPS_PER_DRAW):
             count = min(_STEPS_PER_DRAW, steps - done)
             positives = self._draw(kept[POSITIVES], count)
@@ -323,7 +323,7 @@ class Worker:
     def _remedy(self, rate: float) -> str:
         if self.theta.is_finite() and self.theta.overflows():
             return "Squares of gradients are beyond float32: scale the features to [-1, 1]."
-        shrunk = self.settings.learning_rate * rate * max(self.settings.decays)
+        shrunk = self.settings.learning_rate * rate * self.settings.tau
         if self.settings.optimizer != "adam" and shrunk > 2.0:
             return (
                 f"Lower learningRate or regParam: in each step θ loses their product, {shrunk:g}, times itself, and "
@@ -351,7 +351,7 @@ class Worker:
         index = rows.ravel()[places]
         own = weights[kind][index, None]
         if self._judges is not None:
-            own = self._judges.weights(kind, index, own[:, 0])
+            own = own * self._judges.learned(kind, index)
         joined = self.group.join(torch.from_numpy(own), torch.from_numpy(places), rows.size)
         return joined.view(*rows.shape, own.shape[1]).to(self._device)
 
@@ -366,3 +366,8 @@ class Worker:
 
 def _size(part: Float32Array | Histogram) -> int:
     return len(part.bins) if isinstance(part, Histogram) else len(part)
+
+
+def make_judges(rows: Mapping[str, Rows], spec: NetworkSpec, group: Group) -> Judges | None:
+    """Who judges these rows, if θ has members."""
+    return Judges(rows, spec, group) if spec.members else None

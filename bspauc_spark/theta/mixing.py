@@ -30,7 +30,7 @@ class MixedNetwork(ScoringNetwork):
 
     def member(self, number: int) -> ScoringNetwork:
         """A member, whose scores are not standardised."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} has no member {number}")
 
     def standardised(self, number: int, scores: Tensor) -> Tensor:
         """Scores that a member gave, on the scale of all."""

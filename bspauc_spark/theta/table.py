@@ -33,6 +33,7 @@ class TableNetwork(MixedNetwork):
 
     landmarks: Tensor
     widths: Tensor
+    verdict: Tensor
     coefficients: torch.nn.Parameter
 
     def __init__(self, spec: NetworkSpec, inputs: Inputs) -> None:

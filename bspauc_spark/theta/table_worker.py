@@ -119,8 +119,8 @@ class TableWorker(Worker):
             own.append(self._inputs_of(rows[kind], np.flatnonzero(chosen)).cpu().numpy().ravel())
         gathered = self.group.gather(own)
         shape = network.landmarks.shape
-        chosen = np.concatenate(gathered).reshape(-1, shape[1])[: shape[0]] if self.group.rank == 0 else np.empty(0)
-        return torch.from_numpy(np.frombuffer(self.group.share(chosen.tobytes()), np.float32).copy()).view(*shape)
+        first = np.concatenate(gathered)[: shape.numel()] if self.group.rank == 0 else np.empty(0)
+        return torch.from_numpy(np.frombuffer(self.group.share(first.tobytes()), np.float32).copy()).view(shape)
 
     def _inputs_of(self, rows: Rows, index: IntArray) -> Tensor:
         batch = rows.take(index)
@@ -148,18 +148,15 @@ class TableWorker(Worker):
                 mapped = self._mapped(self.theta.network.features(prepared))
                 parts.append([one - center for one, center in zip(mapped, self._centers, strict=True)])
                 liveness.beat()
-        folds, learned = (
-            [np.zeros(len(one), np.uint8) for one in index.values()],
-            np.ones(sum(map(len, index.values()))),
-        )
+        folds = [np.zeros(len(one), np.uint8) for one in index.values()]
+        learned = np.ones(sum(map(len, index.values())), dtype=bool)
         if self._judges is not None:
             folds = [self._judges.fold[kind][one] for kind, one in index.items()]
             learned[len(index[POSITIVES]) :] = ~self._judges.witness[index[NEGATIVES]]
         device = self._device
         labels = torch.cat([torch.ones(len(index[POSITIVES])), torch.zeros(len(index[NEGATIVES]))])
-        every = (
-            [torch.cat(kind) for kind in zip(*parts, strict=True)] if parts else [c[None][:0] for c in self._centers]
-        )
+        empty = [center[None][:0] for center in self._centers]
+        every = [torch.cat(one) for one in zip(empty, *parts, strict=True)]
         self._of_rows = Sample(
             index,
             every,

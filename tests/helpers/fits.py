@@ -29,6 +29,7 @@ def noisy_moons(rows: int = 3000, features: int = 6, flipped: float = 0.1, seed:
 
 
 FAST = {
+    "network": "mlp",
     "rounds": 3,
     "stepsPerRound": 15,
     "pretrainSteps": 10,

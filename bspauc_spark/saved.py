@@ -21,6 +21,7 @@ from bspauc_spark.selection import Selection
 from bspauc_spark.selection.label_noise import LabelNoise
 from bspauc_spark.theta.inputs import Layout, check_stored, layout_of, stored_shapes
 from bspauc_spark.theta.networks import NetworkSpec
+from bspauc_spark.theta.table import check_landmarks
 from bspauc_spark.version import __version__
 
 FORMAT_VERSION = 2
@@ -159,7 +160,7 @@ def _arrays(data: bytes, spec: NetworkSpec) -> dict[str, npt.NDArray[Any]]:
     columns, points = arrays.get(f"{prefixes[0]}first.columns"), arrays.get("curves.scores")
     inputs = {name.removeprefix(_INPUTS): array for name, array in arrays.items() if name.startswith(_INPUTS)}
     auto, wide = spec.inputs == "auto", "scaled" in inputs
-    if auto and wide != (columns is not None):
+    if auto and (wide != (columns is not None) or (wide and spec.kind == "table")):
         raise MalformedError(
             "the inputs are those of dense rows, and the first layer that of sparse ones, or otherwise"
         )
@@ -188,6 +189,9 @@ def _arrays(data: bytes, spec: NetworkSpec) -> dict[str, npt.NDArray[Any]]:
             raise MalformedError(f"{name} are not numbers of features in ascending order")
     if auto:
         check_stored(inputs, spec.num_features)
+    if spec.kind == "table":
+        with within("theta"):
+            check_landmarks(arrays["theta.landmarks"], arrays["theta.widths"])
     every = ("knots", "levels", "judged", "mixed")
     for name in every[2:] if spec.kind == "table" else every if spec.members else ():
         if not all(_rises(one) for one in np.atleast_2d(arrays[f"theta.{name}"])):

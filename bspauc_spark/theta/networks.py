@@ -105,6 +105,8 @@ class NetworkSpec:
             raise MalformedError(f"{where}.random_features is 0, or too large for {spec.num_features:,} features")
         if spec.inputs == "raw" and spec.gaps:
             raise MalformedError(f"{where}.gaps is true, and {where}.inputs is 'raw', which takes none")
+        if spec.kind == "table" and spec.inputs == "raw":
+            raise MalformedError(f"{where}.inputs is 'raw', and a table has 'auto'")
         if spec.kind == "kernel" and spec.inputs != "raw":
             raise MalformedError(f"{where}.inputs is {spec.inputs!r}, and the kernel takes raw columns")
         return spec

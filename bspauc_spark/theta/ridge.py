@@ -41,8 +41,13 @@ def sums(features: Tensor, labels: Tensor, weights: Tensor, folds: Tensor, count
 
 
 def solve(sums: Tensor, decays: Sequence[float]) -> Tensor:
-    """Coefficients of the features and the constant for each decay, (features + 1) × decays, from ``Σ w z zᵀ``."""
+    """Coefficients of the features and the constant for each decay, (features + 1) × decays, from ``Σ w z zᵀ``.
+
+    Without rows they are 0.
+    """
     rows, size = sums[-2, -2], len(sums) - 2
+    if not rows > 0:
+        return sums.new_zeros(size + 1, len(decays))
     means, share = sums[:size, -2] / rows, sums[-1, -2] / rows
     covariance = sums[:size, :size] / rows - torch.outer(means, means)
     target = sums[:size, -1] / rows - means * share
@@ -50,10 +55,20 @@ def solve(sums: Tensor, decays: Sequence[float]) -> Tensor:
     least = _LEAST * covariance.diagonal().mean() + 1e-12
     found = []
     for decay in decays:
-        factor = torch.linalg.cholesky(covariance + (decay / rows + least) * identity)
+        factor = _factor(covariance + (decay / rows) * identity, least * identity)
         own = torch.cholesky_solve(target[:, None], factor)[:, 0]
         found.append(torch.cat([own, -(own @ means)[None]]))
     return torch.stack(found, dim=1)
+
+
+def _factor(matrix: Tensor, least: Tensor) -> Tensor:
+    """The Cholesky factor of ``matrix + least``, of which a larger multiple is added where rounding needs it."""
+    while True:
+        factor, failed = torch.linalg.cholesky_ex(matrix + least)
+        if not failed:
+            found: Tensor = factor
+            return found
+        least = 10 * least
 
 
 def whitening(similarities: Tensor) -> Tensor:
@@ -65,7 +80,11 @@ def whitening(similarities: Tensor) -> Tensor:
 
 
 def pair_scale(positive: FloatArray, negative: FloatArray, v: FloatArray, u: FloatArray) -> tuple[float, float]:
-    """``a`` and ``c`` with which ``a·f + c`` has the least squared pair loss on these rows, and classes around 0."""
+    """``a`` and ``c`` with which ``a·f + c`` has the least squared pair loss on these rows, and classes around 0.
+
+    A class of which nothing is kept counts as a whole.
+    """
+    v, u = (weights if weights.any() else np.ones_like(weights) for weights in (v, u))
     means = [np.average(f, weights=w) for f, w in ((positive, v), (negative, u))]
     every = zip((positive, negative), means, (v, u), strict=True)
     variances = [np.average((f - m) ** 2, weights=w) for f, m, w in every]

@@ -9,16 +9,21 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from bspauc_spark.arrays import Float32Array
+from bspauc_spark.errors import MalformedError
 from bspauc_spark.rows.rows import Batch
-from bspauc_spark.theta.inputs import DenseInputs, Inputs
+from bspauc_spark.theta.inputs import REACH, DenseInputs, Inputs
 from bspauc_spark.theta.mixing import MixedNetwork
 from bspauc_spark.theta.networks import NetworkSpec, ScoringNetwork
 
 LANDMARKS = 1000
 """At most so many training rows, half of them of either class, to which the distance of a row is a feature."""
+
+_LEAST_WIDTH = 1e-6
 
 
 class TableNetwork(MixedNetwork):
@@ -50,8 +55,9 @@ class TableNetwork(MixedNetwork):
         self.landmarks.copy_(landmarks)
         for number, (rows, p) in enumerate(((self._ranks(landmarks), 1.0), (landmarks, 2.0))):
             distances = torch.pdist(rows.double(), p)
+            median = float(distances.median()) if len(distances) else 0.0
             # Of equal landmarks any width says the same.
-            self.widths[number] = float(distances.median()) or 1.0 if len(distances) else 1.0
+            self.widths[number] = median if median > 2 * _LEAST_WIDTH else 1.0
 
     def features(self, prepared: Tensor, which: tuple[bool, bool, bool] = (True, True, True)) -> list[Tensor]:
         """The three kinds of features of rows that ``inputs`` have prepared: the row itself, and both nearnesses."""
@@ -117,6 +123,15 @@ class TableNetwork(MixedNetwork):
     def to_sequential(self) -> torch.nn.Sequential:
         """The same function as a torch module."""
         return torch.nn.Sequential(copy.deepcopy(self).cpu())
+
+
+def check_landmarks(landmarks: Float32Array, widths: Float32Array) -> None:
+    """Refuse arrays of a file with which nearness would not be a number from 0 to 1."""
+    # Inputs may be rounded.
+    if (np.abs(landmarks) > 1.01 * REACH).any():
+        raise MalformedError(f"landmarks are farther from 0 than inputs can be, which is {REACH:g}")
+    if (widths < _LEAST_WIDTH).any():
+        raise MalformedError(f"widths are below {_LEAST_WIDTH:g}")
 
 
 class TableMember(ScoringNetwork):

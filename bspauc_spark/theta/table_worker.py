@@ -15,6 +15,7 @@ from bspauc_spark import liveness
 from bspauc_spark.arrays import Float32Array, FloatArray, IntArray
 from bspauc_spark.rows.kinds import CHUNK_ROWS, NEGATIVES, POSITIVES
 from bspauc_spark.rows.rows import Rows, SparseBatch, to_device
+from bspauc_spark.schema import within
 from bspauc_spark.selection import Selection
 from bspauc_spark.theta.evidence import weighed
 from bspauc_spark.theta.find_inputs import find_inputs
@@ -25,7 +26,7 @@ from bspauc_spark.theta.optimizers import TrainingSettings
 from bspauc_spark.theta.ridge import DECAYS, pair_scale, solve, sums, whitening
 from bspauc_spark.theta.sample import in_sample
 from bspauc_spark.theta.state import State
-from bspauc_spark.theta.table import TableNetwork
+from bspauc_spark.theta.table import TableNetwork, check_landmarks
 from bspauc_spark.theta.theta import copies
 from bspauc_spark.theta.worker import Worker, make_judges
 
@@ -33,6 +34,13 @@ from bspauc_spark.theta.worker import Worker, make_judges
 _MOST_ROWS = 20_000
 # The decay where nothing can be held back to choose one.
 _WITHOUT_FOLDS = 3.0
+
+
+def told_decay(tau: float, members: int) -> float | str:
+    """The decay of a fit in words, where it is no number: below 0 it is to be chosen."""
+    if tau >= 0:
+        return tau
+    return "by honest scores" if members else _WITHOUT_FOLDS
 
 
 class TableTheta:
@@ -54,6 +62,8 @@ class TableTheta:
     def load(self, state: State) -> None:
         """Return to a state that ``state`` gave, and that ``check_state`` has checked."""
         own = {name.removeprefix("average."): array for name, array in state.items() if name.startswith("average.")}
+        with within("state.average"):
+            check_landmarks(own["landmarks"], own["widths"])
         self.average.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in own.items()})
         self.steps_done = int(state["steps_done"])
 
@@ -99,23 +109,46 @@ class TableWorker(Worker):
         self._judges = make_judges(rows, spec, self.group)
         self.theta = TableTheta(network)
         self._start()
-        with torch.no_grad():
-            network.set_landmarks(self._landmarks(rows, network, draw))
-            self._maps = [whitening(one.double()) for one in network.features(network.landmarks)[1:]]
-            self._centers = [one.mean(dim=0) for one in self._mapped(network.features(network.landmarks))]
+        network.set_landmarks(self._landmarks(rows, network, draw))
+        self._map()
+
+    @torch.no_grad()
+    def _map(self) -> None:
+        """What turns nearness to landmarks into features whose products are the kernel: as rank 0 computes it.
+
+        Of one matrix, two types of CPU may find different eigenvectors.
+        """
+        network = self.theta.network
+        self.group.align([network.landmarks, network.widths])
+        features = network.features(network.landmarks)
+        self._maps = [self._of_first(whitening(one)) for one in features[1:]]
+        self._centers = [one.mean(dim=0) for one in self._mapped(features)]
+        self.group.align(self._centers)
         self._of_rows: Sample | None = None
         self._all: Candidates | None = None
         self._solved: Float32Array | None = None
 
+    def _of_first(self, map_: Tensor) -> Tensor:
+        """The one of rank 0, which may have another number of columns."""
+        shared = np.frombuffer(self.group.share(map_.cpu().numpy().tobytes())).copy()
+        return torch.from_numpy(shared).view(len(map_), -1).to(self._device)
+
+    def load(self, state: State) -> None:
+        """Return to a state that ``state`` gave; landmarks of other workers may differ by rounding."""
+        network = self.theta.network
+        before = network.landmarks.clone(), network.widths.clone()
+        super().load(state)
+        self._solved = None
+        if not (torch.equal(before[0], network.landmarks) and torch.equal(before[1], network.widths)):
+            self._map()
+
     def _landmarks(self, rows: Mapping[str, Rows], network: TableNetwork, seed: int) -> Tensor:
         """So many different rows, half of either class where there are enough; the same for any number of ranks."""
-        own = []
-        for number, kind in enumerate((POSITIVES, NEGATIVES)):
-            counts = self.group.counts(len(rows[kind]))
-            wanted = network.spec.landmarks // 2 if number == 0 else network.spec.landmarks
-            chosen = in_sample(
-                int(counts[: self.group.rank].sum()), len(rows[kind]), int(counts.sum()), wanted, seed + number
-            )
+        own, every = [], network.spec.landmarks
+        _, negatives = self._offset(len(rows[NEGATIVES]))
+        for number, (kind, wanted) in enumerate(((POSITIVES, max(every // 2, every - negatives)), (NEGATIVES, every))):
+            start, total = self._offset(len(rows[kind]))
+            chosen = in_sample(start, len(rows[kind]), total, wanted, seed + number)
             own.append(self._inputs_of(rows[kind], np.flatnonzero(chosen)).cpu().numpy().ravel())
         gathered = self.group.gather(own)
         shape = network.landmarks.shape
@@ -248,6 +281,7 @@ class TableWorker(Worker):
             for member in range(self._members):
                 self._add(kind, member, candidates[which].heads[kind][member][:, decay].double() * factor)
         network.coefficients[0] += line[1]
+        self.group.align([network.coefficients.detach()])
         network.verdict.copy_(torch.from_numpy(verdict.copy()))
         self.theta.steps_done += 1
         self._scores = None

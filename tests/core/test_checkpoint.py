@@ -41,7 +41,8 @@ def fit(folder: Path | None, pace: Pace, cut_after: int = 0, identity: Any = Non
     checkpoints = (
         None if folder is None else Checkpoints(DiskFolder(folder), identity or {"learningRate": 0.1, "data": "abc"})
     )
-    team = workers(validation=options.pop("validation", False), learning_rate=options.pop("learning_rate", 0.01))
+    settings = {name: options.pop(name) for name in ("validation", "network", "tau") if name in options}
+    team = workers(learning_rate=options.pop("learning_rate", 0.01), **settings)
     return algorithm.fit(team, pace, ROUNDS, tau=0.001, on_round=on_round, checkpoints=checkpoints, **options)
 
 
@@ -69,6 +70,16 @@ def test_a_fit_that_was_cut_off_ends_as_if_it_had_not_been(name: str, cut: int, 
     with pytest.raises(Cut):
         fit(tmp_path, PACES[name](), cut)
     assert_same(fit(tmp_path, PACES[name]()), wanted)
+
+
+@pytest.mark.parametrize("cut", [1, 4])
+@pytest.mark.parametrize("name", ["automatic", "fraction"])
+def test_a_table_that_was_cut_off_ends_as_if_it_had_not_been(name: str, cut: int, tmp_path: Path) -> None:
+    options = {"network": "table", "tau": -1.0, "validation": True}
+    wanted = fit(None, PACES[name](), **options)
+    with pytest.raises(Cut):
+        fit(tmp_path, PACES[name](), cut, **options)
+    assert_same(fit(tmp_path, PACES[name](), **options), wanted)
 
 
 def test_the_best_round_before_the_cut_is_kept_with_its_scores(tmp_path: Path) -> None:

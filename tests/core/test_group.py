@@ -27,6 +27,7 @@ from bspauc_spark.theta.group import Alone, Group, PeerLostError, TorchGroup
 from bspauc_spark.theta.networks import NetworkSpec
 from bspauc_spark.theta.optimizers import TrainingSettings
 from bspauc_spark.theta.worker import Worker
+from bspauc_spark.theta.workers import make_worker
 
 SPEC = NetworkSpec("mlp", 5, (7, 6))
 # Ranks are forked from a process that has imported what they need and done nothing: seconds less for each of them.
@@ -132,7 +133,7 @@ def _gradients(group: Group, pairing: str, cut: str) -> list[torch.Tensor]:
 
 
 def one_process(spec: NetworkSpec = SPEC, **changes: Any) -> Worker:
-    return Worker({name: DenseRows([x], 5) for name, x in data().items()}, spec, settings(**changes))
+    return make_worker({name: DenseRows([x], 5) for name, x in data().items()}, spec, settings(**changes))
 
 
 def bare_gradients(pairing: str) -> list[torch.Tensor]:
@@ -166,13 +167,13 @@ def test_the_gradient_of_two_ranks_is_that_of_one_process(tmp_path: Path) -> Non
                 torch.testing.assert_close(a.double(), b, rtol=0, atol=1e-6, msg=f"{pairing}, {cut}")
 
 
+TABLE = NetworkSpec("table", 5, members=3, inputs="auto", gaps=True, landmarks=130)
 NETWORKS: dict[str, tuple[NetworkSpec, dict[str, Any]]] = {
     "one network": (SPEC, {}),
     "members": (replace(SPEC, members=3), {}),
-    "members for tables": (
-        replace(SPEC, kind="table", members=3, inputs="auto", gaps=True),
-        {"all_steps": 17},
-    ),
+    "members for tables": (TABLE, {"tau": -1.0}),
+    "a table with one decay": (TABLE, {"tau": 3.0}),
+    "a table without folds": (replace(TABLE, members=0), {"tau": -1.0}),
 }
 
 
@@ -182,7 +183,7 @@ def fitted(group: Group, name: str) -> dict[str, dict[str, Any]]:
 
 def _fitted(group: Group, cut: str, spec: NetworkSpec, changes: dict[str, Any]) -> dict[str, Any]:
     # Sparse rows in one case: each member has a first layer of its own.
-    worker = Worker(shares(CUTS[cut], group.rank, cut == "uneven"), spec, settings(**changes), group)
+    worker = make_worker(shares(CUTS[cut], group.rank, cut == "uneven"), spec, settings(**changes), group)
     first = worker.statistics()
     worker.pretrain()
     report = worker.train(EVERYTHING)
@@ -193,6 +194,8 @@ def _fitted(group: Group, cut: str, spec: NetworkSpec, changes: dict[str, Any]) 
 def test_two_ranks_draw_train_and_report_what_one_process_does(network: str, tmp_path: Path) -> None:
     spec, changes = NETWORKS[network]
     alone, members = one_process(spec, **changes), spec.members
+    # Sums of more numbers are rounded, and a system of equations is solved from them.
+    rounding = 10 if spec.kind == "table" else 1
     first = {name: np.sort(scores) for name, scores in alone.scores().items()}
     alone.pretrain()
     report = alone.train(EVERYTHING)
@@ -202,14 +205,17 @@ def test_two_ranks_draw_train_and_report_what_one_process_does(network: str, tmp
         for name in (POSITIVES, NEGATIVES):
             np.testing.assert_allclose(np.sort(zero["first"][name]), first[name], rtol=1e-6 * (members > 0))
             assert len(one["first"][name]) == 0
-            np.testing.assert_allclose(np.sort(zero["scores"][name]), np.sort(alone.scores()[name]), atol=1e-5)
-        assert zero["report"].pair_sum == pytest.approx(report.pair_sum, rel=1e-5)
-        assert zero["report"].penalty == pytest.approx(report.penalty, rel=1e-6)
+            np.testing.assert_allclose(
+                np.sort(zero["scores"][name]), np.sort(alone.scores()[name]), atol=1e-5 * rounding
+            )
+        assert zero["report"].pair_sum == pytest.approx(report.pair_sum, rel=1e-5 * rounding)
+        assert zero["report"].penalty == pytest.approx(report.penalty, rel=1e-6 * rounding**3)
         assert zero["report"].learned == (report.learned and pytest.approx(report.learned, rel=1e-5))
         assert zero["state"].keys() == one["state"].keys()
         for name, array in zero["state"].items():
             assert np.array_equal(array, one["state"][name]), name
-            assert ".inputs." not in name or np.array_equal(array, alone.state()[name]), name
+            same = (".inputs.", ".landmarks", ".widths")
+            assert not any(part in name for part in same) or np.array_equal(array, alone.state()[name]), name
         # The same draws, so the generators stand at the same place.
         assert np.array_equal(zero["state"]["generator"], alone.state()["generator"])
 

@@ -28,6 +28,7 @@ from bspauc_spark.selection.pace import FractionPace
 from bspauc_spark.theta.networks import NetworkSpec
 from bspauc_spark.theta.optimizers import TrainingSettings
 from bspauc_spark.theta.worker import Worker
+from bspauc_spark.theta.workers import make_worker
 from tests.helpers.rows import compressed
 from tests.helpers.tampering import (
     DEEP,
@@ -44,7 +45,7 @@ from tests.helpers.tampering import (
 IDENTITY = {"learningRate": 0.1, "data": {"fingerprint": "abc"}}
 ROUNDS, FEATURES, COUNT = 3, 6, 60
 NAME = "bspauc-round-00002.checkpoint"
-KINDS = ("dense", "sparse", "sgd")
+KINDS = ("dense", "sparse", "sgd", "table")
 
 
 def workers(kind: str) -> Worker:
@@ -63,7 +64,8 @@ def workers(kind: str) -> Worker:
         averaging=0.9,
         seed=0,
     )
-    return Worker(rows, NetworkSpec("mlp", FEATURES, (4,)), settings)
+    table = NetworkSpec("table", FEATURES, members=2, inputs="auto", landmarks=len(x))
+    return make_worker(rows, table if kind == "table" else NetworkSpec("mlp", FEATURES, (4,)), settings)
 
 
 class Cut(Exception):
@@ -222,6 +224,11 @@ ARRAYS: list[tuple[str, str, Callable[[np.ndarray], np.ndarray], str]] = [
     ("sparse", "state.network.first.columns", lambda a: a + 2**30, "are other features than those of these rows"),
     ("sparse", "state.lazy.second", lambda a: a[1:], "state.lazy.second is float32"),
     ("sparse", "state.lazy.times", lambda a: a - 100, "state.lazy.times counts no steps"),
+    ("table", "state.average.coefficients", lambda a: a[1:], "weights have other names, shapes or types"),
+    ("table", "state.average.landmarks", lambda a: a + 7, "state.average: landmarks are farther from 0 than inputs"),
+    ("table", "state.average.widths", lambda a: a * 0, "state.average: widths are below 1e-06"),
+    ("table", "state.average.inputs.ranks", lambda a: a / 2, "state.average.inputs.ranks is not what these rows give"),
+    ("table", "state.steps_done", lambda a: a - 100, "state.steps_done counts no steps"),
 ]
 
 

@@ -136,6 +136,31 @@ def test_a_changed_value_is_refused_with_its_place(path: str, value: Any, reason
     assert len(str(raised.value)) < 600
 
 
+@pytest.mark.parametrize(
+    ("path", "value", "reason"),
+    [
+        ("network.inputs", "raw", "network.inputs is 'raw', and a table has 'auto'"),
+        ("network.landmarks", -1, "network.landmarks must be a whole number from 0 to 1000"),
+        ("network.landmarks", 1001, "network.landmarks must be a whole number from 0 to 1000"),
+        ("network.landmarks", 8, r"theta.coefficients is float32 \["),
+        ("network.members", 3, r"theta.coefficients is float32 \["),
+        ("network.kind", "mlp", "theta.members.0.first.weight is missing"),
+    ],
+)
+def test_a_changed_value_of_a_table_is_refused(path: str, value: Any, reason: str, tmp_path: Path) -> None:
+    changed = with_value(with_value(DESCRIPTIONS["table"], keys("network.gaps"), False), keys(path), value)
+    with pytest.raises(ModelFormatError, match=reason):
+        BSPAUCModel.loadLocal(write(tmp_path, model(changed, ARRAYS["table"])))
+
+
+def test_a_table_with_the_inputs_of_wide_sparse_rows_is_refused(tmp_path: Path) -> None:
+    arrays = {name: array for name, array in ARRAYS["table"].items() if ".inputs." not in name}
+    arrays |= {"theta.inputs.scaled": np.arange(2, dtype=np.int32), "theta.inputs.divisors": np.ones(2, np.float32)}
+    arrays |= {"theta.first.columns": np.arange(2, dtype=np.int32)}
+    with pytest.raises(ModelFormatError, match="the inputs are those of dense rows"):
+        BSPAUCModel.loadLocal(write(tmp_path, model(DESCRIPTIONS["table"], arrays)))
+
+
 def without(name: str) -> Callable[[dict[str, Any]], None]:
     return lambda arrays: arrays.pop(name)
 
@@ -216,7 +241,17 @@ ARRAY_TABLE: list[tuple[str, str, Callable[[dict[str, Any]], None], str]] = [
         lambda a: a.update({"theta.inputs.scaled": np.zeros(1, np.int32)}),
         "the inputs are those of dense rows, and the first layer that of sparse ones, or otherwise",
     ),
-    ("no embedding", "table", without("theta.members.1.embedding.bias"), "members.1.embedding.bias is missing"),
+    ("no coefficients", "table", without("theta.coefficients"), "theta.coefficients is missing"),
+    ("a member less", "table", put("theta.coefficients", lambda a: a[:, :1]), r"theta.coefficients is float32 \["),
+    ("NaN coefficients", "table", put("theta.coefficients", first_nan), "theta.coefficients holds NaN"),
+    ("a landmark less", "table", put("theta.landmarks", lambda a: a[1:]), r"theta.landmarks is float32 \[6, "),
+    ("far landmarks", "table", put("theta.landmarks", lambda a: a * 1e37), "theta: landmarks are farther from 0 than"),
+    ("no widths", "table", without("theta.widths"), "theta.widths is missing"),
+    ("a width of 0", "table", put("theta.widths", lambda a: a * 0), "theta: widths are below 1e-06"),
+    ("a tiny width", "table", put("theta.widths", lambda a: a * 1e-40), "theta: widths are below 1e-06"),
+    ("no verdict", "table", without("theta.verdict"), "theta.verdict is missing"),
+    ("judged scores that fall", "table", put("theta.judged", lambda a: a[::-1]), "theta.judged do not rise"),
+    ("mixed scores that fall", "table", put("theta.mixed", lambda a: a[::-1]), "theta.mixed do not rise"),
     ("too few coefficients", "kernel", put("theta.alpha", lambda a: a[:4]), r"\[4, 1\], where float32 \[12, 1\]"),
 ]
 CURVES = ("scores", "positive", "negative")

@@ -26,6 +26,7 @@ from bspauc_spark.theta.inputs import DenseInputs
 from bspauc_spark.theta.members import build
 from bspauc_spark.theta.networks import NetworkSpec
 from bspauc_spark.theta.scores import Scores
+from bspauc_spark.theta.table import TableNetwork
 from tests.helpers.tampering import DEEP
 
 FEATURES = 20
@@ -36,7 +37,7 @@ SPECS = {
     "mlp": NetworkSpec("mlp", FEATURES, (8, 4)),
     "sparse": NetworkSpec("linear", FEATURES),
     "kernel": NetworkSpec("kernel", FEATURES, (), 6, 1.5, 3),
-    "table": NetworkSpec("table", FEATURES, (8, 4), members=2, fold_seed=7, inputs="auto", gaps=True),
+    "table": NetworkSpec("table", FEATURES, members=2, fold_seed=7, inputs="auto", gaps=True, landmarks=7),
     "members": NetworkSpec("mlp", FEATURES, (8, 4), members=2, fold_seed=5),
 }
 
@@ -65,6 +66,9 @@ def scorer(kind: str) -> Scorer:
     sample[:, 2], sample[::3, 5] = sample[:, 2] > 0, np.nan
     inputs = DenseInputs(of_columns(sample), FEATURES) if SPECS[kind].inputs == "auto" else None
     network = build(SPECS[kind], torch.Generator().manual_seed(0), columns, inputs)
+    if isinstance(network, TableNetwork):
+        network.set_landmarks(network.prepare(torch.from_numpy(sample[:7])))
+        network.coefficients.copy_(torch.from_numpy(rng.normal(size=network.coefficients.shape)))
     curves = LossCurves.of(pos, neg, selection)
     return Scorer(
         spec=SPECS[kind],

@@ -9,6 +9,7 @@ from bspauc_spark.rows.rows import DenseRows
 from bspauc_spark.theta.networks import NetworkSpec
 from bspauc_spark.theta.optimizers import TrainingSettings
 from bspauc_spark.theta.worker import Worker
+from bspauc_spark.theta.workers import make_worker
 
 SETTINGS = {
     "optimizer": "adam",
@@ -24,7 +25,13 @@ SETTINGS = {
 }
 
 
-def workers(validation: bool = False, **settings) -> Worker:
+SPECS = {
+    "mlp": NetworkSpec("mlp", 4, (16, 16)),
+    "table": NetworkSpec("table", 4, members=3, inputs="auto", landmarks=60),
+}
+
+
+def workers(validation: bool = False, network: str = "mlp", **settings) -> Worker:
     rng = np.random.default_rng(1)
     x = rng.normal(size=(1500, 4)).astype(np.float32)
     label = (x[:, 0] - x[:, 1] ** 2 > 0) ^ (rng.random(1500) < 0.15)
@@ -33,4 +40,4 @@ def workers(validation: bool = False, **settings) -> Worker:
     if validation:
         kinds |= {VALIDATION_POSITIVES: label & held, VALIDATION_NEGATIVES: ~label & held}
     rows = {kind: DenseRows([x[chosen]], 4) for kind, chosen in kinds.items()}
-    return Worker(rows, NetworkSpec("mlp", 4, (16, 16)), TrainingSettings(**{**SETTINGS, **settings}))
+    return make_worker(rows, SPECS[network], TrainingSettings(**{**SETTINGS, **settings}))

@@ -50,6 +50,7 @@ from bspauc_spark.theta.evidence import pays, told
 from bspauc_spark.theta.networks import NetworkSpec
 from bspauc_spark.theta.scores import Scores
 from bspauc_spark.theta.scoring import one_thread
+from bspauc_spark.theta.table_worker import told_decay
 from bspauc_spark.theta.workers import make_worker
 
 logger = logging.getLogger("bspauc_spark")
@@ -114,7 +115,7 @@ class BSPAUCClassifier(
             spec = plan.network(self, shards.num_features, shards.open, median, staged.folds, *form)
             preflight.check_memory(spec, shards.sparse, self.getBatchSize())
             about |= self._about(placement, staged)
-            about["params"]["regParam"] = tau if tau >= 0 else "by honest scores"
+            about["params"] |= {"network": spec.kind, "folds": spec.members, "regParam": told_decay(tau, spec.members)}
             with tracking.run(self.getTracking(), self._parent_run, about) as run:
                 with self._workers(spark, placement, staged, spec, tau) as workers:
                     try:
@@ -214,8 +215,8 @@ class BSPAUCClassifier(
                 workers,
                 plan.pace(self),
                 rounds,
-                # Decoupled decay shrinks θ beside the descent on L; it is no term of L.
-                tau=0.0 if self.getOptimizer() == "adamw" else max(tau, 0.0),
+                # Decoupled decay shrinks θ beside the descent on L; it is no term of L. Nor is what pulls a table to 0.
+                tau=0.0 if self.getOptimizer() == "adamw" or spec.kind == "table" else tau,
                 ensure_descent=self.getEnsureDescent(),
                 patience=self.getPatience() if optional(self, "validationIndicatorCol") else 0,
                 on_round=show,

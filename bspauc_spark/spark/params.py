@@ -105,8 +105,8 @@ class BSPAUCParams(BSPAUCModelParams, HasValidationIndicatorCol, HasSeed):
     network = choice(
         "the scoring function: 'mlp': fully connected layers with ReLU; 'linear': one linear layer; 'kernel': random "
         "Fourier features of the Gaussian kernel; 'table': how near a row is to some training rows, by two measures, "
-        "and a line, with inputs 'auto' and folds; its θ block is solved in closed form instead of by steps; sparse "
-        "rows of more than 1,000 features get the mlp in its place",
+        "and a line, with inputs 'auto' and folds; its θ block is solved in closed form instead of by steps; rows "
+        "of more than 2,000 features, or sparse ones of more than 1,000, get the mlp in its place",
         ("mlp", "linear", "kernel", "table"),
         default="table",
     )
@@ -235,7 +235,7 @@ class BSPAUCParams(BSPAUCModelParams, HasValidationIndicatorCol, HasSeed):
     )
     ensureDescent = flag(
         "repeat the training of a round that raised its objective, with half the learning rate, at most three times; "
-        "if it still rises, keep the old θ",
+        "if it still rises, keep the old θ; not for network 'table', which has no steps",
         default=False,
     )
     patience = integer(
@@ -321,6 +321,11 @@ def check_together(params: BSPAUCParams) -> None:
         raise InvalidParamError(
             f"patience {params.getOrDefault('patience')} needs validation rows, and validationIndicatorCol is not set. "
             "Set validationIndicatorCol, or leave patience out."
+        )
+    if params.getOrDefault("ensureDescent") and params.getOrDefault("network") == "table":
+        raise InvalidParamError(
+            "ensureDescent repeats training steps at a lower learning rate, and network 'table' has no steps. Set "
+            "another network, such as 'mlp', or leave ensureDescent out."
         )
     if params.getOrDefault("mixedPrecision") and not params.getOrDefault("useGpu"):
         raise InvalidParamError("mixedPrecision is for GPUs, and useGpu is False. Set useGpu=True, or leave it out.")

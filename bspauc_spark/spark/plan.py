@@ -28,6 +28,9 @@ T = TypeVar("T")
 # (docs/defaults.md).
 _LEAST_DECAY, _LARGEST_DECAY, _DECAY_ROWS = 0.3, 5.0, 3_000
 
+# Of dense rows. Twice as many columns make a fit eight times as long.
+_MOST_TABLE_COLUMNS = 2_000
+
 TABLE_FOLDS = 4
 """Of network "table", where they are not set."""
 
@@ -44,8 +47,11 @@ def columns(params: Accessors) -> Columns:
 
 
 def kind(params: Accessors, sparse: bool, num_features: int) -> str:
-    """Which network: distances of wide sparse rows say little, so that a table of them is learned by layers."""
-    wide = sparse and num_features > MOST_DENSE_COLUMNS
+    """Which network: wide rows get layers in place of a table.
+
+    Distances of wide sparse rows say little, and the products of all pairs of very many columns take too long.
+    """
+    wide = num_features > (MOST_DENSE_COLUMNS if sparse else _MOST_TABLE_COLUMNS)
     return "mlp" if params.getNetwork() == "table" and wide else params.getNetwork()
 
 

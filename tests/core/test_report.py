@@ -112,6 +112,15 @@ def test_a_cross_fitted_model_says_that_its_auc_is_out_of_fold_and_what_that_say
     assert "training AUC" not in text
 
 
+def test_what_a_table_found_about_its_selection_stands_at_the_top() -> None:
+    from bspauc_spark.results.report import render
+
+    summary = sample_summary()
+    told = "All rows are kept: no labels were seen to be wrong."
+    assert told not in render(summary)
+    assert told in render(replace(summary, about={**summary.about, "verdict": told})).split("</header>")[0]
+
+
 def test_a_summary_of_an_older_model_has_a_report_too() -> None:
     from bspauc_spark.results.report import render
 

@@ -189,6 +189,7 @@ REFUSED: dict[str, Callable[[Bench], Any]] = {
     "`lambdaInit` above `lambdaMax`": fit(paceSchedule="linear", lambdaInit=2.0, lambdaMax=1.0),
     "both `mu` and `nu`": fit(mu=0.5, nu=2.0),
     "`patience` without validation rows": fit(patience=3),
+    "`ensureDescent` with the network for tables": fit(network="table", ensureDescent=True),
     "`mixedPrecision` without a GPU": fit(mixedPrecision=True),
     "`mixedPrecision` with the kernel": fit(mixedPrecision=True, useGpu=True, network="kernel"),
     "gaps without scales": fit(handleInvalid="keep"),

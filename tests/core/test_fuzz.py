@@ -26,7 +26,7 @@ from bspauc_spark.scorer import Scorer
 from bspauc_spark.spark import plan
 from bspauc_spark.spark.params import check_together
 from bspauc_spark.theta.scoring import one_thread
-from bspauc_spark.theta.worker import Worker
+from bspauc_spark.theta.workers import make_worker
 from tests.helpers.random_params import PARAMS, SPECIAL, choice
 from tests.helpers.rows import as_rows
 
@@ -235,10 +235,11 @@ def fit(estimator: BSPAUCClassifier, rows: dict[str, Rows], sparse: bool) -> Sco
     counts = {kind: len(rows[kind]) if kind in rows else 0 for kind in KINDS}
     width = rows[POSITIVES].num_features
     staged = StagedData(Shards("", {}, width, sparse), counts, (0.0, 1.0), 1.0, "")
-    spec, decays = plan.network(estimator, width, lambda: rows), plan.decays(estimator, counts, 0)
+    folds, tau = plan.folds(estimator, rows), plan.decay(estimator, counts, sparse, width)
+    spec = plan.network(estimator, width, lambda: rows, None, folds, counts, sparse)
     with one_thread():
-        workers = Worker(rows, spec, plan.settings(estimator, decays))
-        outcome = estimator._run(workers, spec, decays, None, lambda _: None)
+        workers = make_worker(rows, spec, plan.settings(estimator, tau))
+        outcome = estimator._run(workers, spec, tau, None, lambda _: None)
         return estimator._finish(staged, spec, outcome, {}).scorer
 
 

@@ -93,7 +93,7 @@ def test_every_param_has_a_getter_and_a_setter_that_say_what_it_is(name: str) ->
     estimator = BSPAUCClassifier()
     param = declared(BSPAUCClassifier)[name]
     getter, setter = (getattr(estimator, f"{verb}{name[0].upper()}{name[1:]}") for verb in ("get", "set"))
-    value = {"float": 0.5, "str": "a", "bool": True}[param.kind] if param.default is None else param.default
+    value = {"float": 0.5, "int": 2, "str": "a", "bool": True}[param.kind] if param.default is None else param.default
     assert setter(value) is estimator
     assert estimator.isSet(name)
     assert getter() == value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -20,13 +21,17 @@ from bspauc_spark.theta.networks import NetworkSpec
 NO_SESSION: Any = None
 
 
-def test_an_embedding_of_many_numbers_counts_for_the_size_of_a_batch() -> None:
-    spec = NetworkSpec("table", 800, (128, 128), members=3, inputs="auto")
-    check_memory(spec, sparse=False, batch_size=4096)
+def test_the_layers_of_all_members_count_for_the_size_of_a_batch() -> None:
+    one = NetworkSpec("mlp", 800, (4096, 4096))
+    check_memory(one, sparse=False, batch_size=16384)
     with pytest.raises(
-        InvalidParamError, match=r"batchSize 8192: so many rows of each class take 2\.6 GB in every step"
+        InvalidParamError, match=r"batchSize 16384: so many rows of each class take 3\.3 GB in every step"
     ):
-        check_memory(spec, sparse=False, batch_size=8192)
+        check_memory(dataclasses.replace(one, members=3), sparse=False, batch_size=16384)
+
+
+def test_a_table_has_no_batches() -> None:
+    check_memory(NetworkSpec("table", 800, members=3, inputs="auto", landmarks=1000), sparse=False, batch_size=2**20)
 
 
 def test_a_full_disk_is_refused_and_nothing_is_left_on_it(mounted: Callable[[str], Path]) -> None:

@@ -118,7 +118,7 @@ def test_held_back_rows_choose_the_round() -> None:
     x = rng.normal(size=(400, 3)).astype(np.float32)
     y = x[:, 0] + rng.normal(size=400) > 0
     held = rng.random(400) < 0.3
-    estimator = BSPAUCClassifier(rounds=3, stepsPerRound=5, hiddenLayers=[8], pretrainSteps=5)
+    estimator = BSPAUCClassifier(network="mlp", rounds=3, stepsPerRound=5, hiddenLayers=[8], pretrainSteps=5)
     fit = fit_arrays(estimator, x, y, held)
     best = max(fit.outcome.history, key=lambda row: row.validation_auc)
     assert fit.outcome.best_round == best.round

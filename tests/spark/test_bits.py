@@ -1,7 +1,7 @@
 """The same data and seed give the same θ, bit for bit, as they did when ``tests/fixtures/bits.json`` was written.
 
-All but the pre-trained one are from before the package was divided into rooms. A change of what is learned writes the
-file anew, by ``python -m tests.spark.test_bits``, and says so in the changelog.
+All but the pre-trained one and the table are from before the package was divided into rooms. A change of what is
+learned writes the file anew, by ``python -m tests.spark.test_bits``, and says so in the changelog.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from bspauc_spark import BSPAUCClassifier, BSPAUCModel
 
 FILE = Path(__file__).parents[1] / "fixtures" / "bits.json"
 SMALL: dict[str, Any] = {
+    "network": "mlp",
     "rounds": 3,
     "stepsPerRound": 12,
     "pretrainSteps": 0,
@@ -39,6 +40,7 @@ FITS: dict[str, dict[str, Any]] = {
     "all rows": {"selfPaced": False},
     "pre-trained": {"pretrainSteps": 8, "pretrainFraction": 0.3},
     "validation": {"validationIndicatorCol": "validation", "patience": 2, "ensureDescent": True},
+    "table": {"network": "table", "rounds": 2},
     "two processes": {"numProcesses": 2, "localMode": True, "rounds": 2},
 }
 

@@ -41,7 +41,10 @@ def sums(features: Tensor, labels: Tensor, weights: Tensor, folds: Tensor, count
 
 
 def solve(sums: Tensor, decays: Sequence[float]) -> Tensor:
-    """Coefficients of the features and the constant for each decay, (features + 1) × decays, from ``Σ w z zᵀ``."""
+    """Coefficients of the features and the constant for each decay, (features + 1) × decays, from ``Σ w z zᵀ``.
+
+    Scores are 0 in the mean, so that those of different folds can be compared.
+    """
     rows, size = sums[-2, -2], len(sums) - 2
     means, share = sums[:size, -2] / rows, sums[-1, -2] / rows
     covariance = sums[:size, :size] / rows - torch.outer(means, means)

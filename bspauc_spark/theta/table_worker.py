@@ -221,6 +221,11 @@ class TableWorker(Worker):
         self._solve()
         return 0.0
 
+    def load(self, state: State) -> None:
+        """Return to a state that ``state`` gave."""
+        super().load(state)
+        self._solved = None
+
     def _learned_loss(self) -> float | None:
         return None
 
@@ -249,7 +254,6 @@ class TableWorker(Worker):
                 self._add(kind, member, candidates[which].heads[kind][member][:, decay].double() * factor)
         network.coefficients[0] += line[1]
         network.verdict.copy_(torch.from_numpy(verdict.copy()))
-        self.theta.steps_done += 1
         self._scores = None
 
     def _add(self, kind: int, member: int, head: Tensor) -> None:

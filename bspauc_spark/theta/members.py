@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -36,8 +37,8 @@ def build(
     inputs: Inputs | None = None,
 ) -> ScoringNetwork:
     """The network or the members, initial weights from ``generator``; with ``columns``, for these features only."""
-    make = Members if spec.members else NetworkSpec.build
-    network = make(spec, generator, columns, inputs)
+    make = partial(Members, spec) if spec.members else spec.build
+    network = make(generator, columns, inputs)
     if inputs is not None:
         # Here and not in members, which share it.
         network.add_module("inputs", inputs)

@@ -11,22 +11,12 @@ from typing import Any
 
 import pytest
 
-from bspauc_spark.cluster.preflight import Placement, check_checkpoint_dir, check_memory, check_staging
-from bspauc_spark.errors import CheckpointError, InvalidParamError, StagingError
+from bspauc_spark.cluster.preflight import Placement, check_checkpoint_dir, check_staging
+from bspauc_spark.errors import CheckpointError, StagingError
 from bspauc_spark.loop.checkpoint import Checkpoints
 from bspauc_spark.rows.storage import DiskFolder
-from bspauc_spark.theta.networks import NetworkSpec
 
 NO_SESSION: Any = None
-
-
-def test_an_embedding_of_many_numbers_counts_for_the_size_of_a_batch() -> None:
-    spec = NetworkSpec("table", 800, (128, 128), members=3, inputs="auto")
-    check_memory(spec, sparse=False, batch_size=4096)
-    with pytest.raises(
-        InvalidParamError, match=r"batchSize 8192: so many rows of each class take 2\.6 GB in every step"
-    ):
-        check_memory(spec, sparse=False, batch_size=8192)
 
 
 def test_a_full_disk_is_refused_and_nothing_is_left_on_it(mounted: Callable[[str], Path]) -> None:

@@ -84,7 +84,7 @@ class Cluster:
         mark = f"SPARK_LOCAL_DIRS={self.folder}".encode()
         found = set()
         for entry in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError, ValueError):
+            with contextlib.suppress(OSError):
                 if mark in (entry / "environ").read_bytes():
                     found.add(int(entry.name))
         return found - {daemon.pid for daemon in self.daemons}
@@ -139,9 +139,11 @@ def standalone(folder: Path, workers: int = 2) -> Iterator[Cluster]:
 
 
 def _registered(page: int) -> int:
-    with contextlib.suppress(OSError, ValueError), urllib.request.urlopen(f"http://127.0.0.1:{page}/json/", timeout=2) as answer:
-        found: int = json.load(answer)["aliveworkers"]
-        return found
+    # The page of the master is there a moment before the one in JSON.
+    with contextlib.suppress(OSError, ValueError):
+        with urllib.request.urlopen(f"http://127.0.0.1:{page}/json/", timeout=2) as answer:
+            found: int = json.load(answer)["aliveworkers"]
+            return found
     return 0
 
 

@@ -24,7 +24,7 @@ from bspauc_spark.cluster.preflight import Placement
 from bspauc_spark.cluster.protocol import Workers
 from bspauc_spark.cluster.rank import Task
 from bspauc_spark.cluster.remote import DistributedWorkers
-from bspauc_spark.errors import BSPAUCError, CollapseError, shown
+from bspauc_spark.errors import BSPAUCError, shown
 from bspauc_spark.loop.checkpoint import Checkpoints
 from bspauc_spark.loop.monitor import Outcome
 from bspauc_spark.model import BSPAUCModel
@@ -39,7 +39,8 @@ from bspauc_spark.rows.kinds import NEGATIVES, POSITIVES
 from bspauc_spark.rows.staging import StagedData, stage
 from bspauc_spark.rows.storage import folder
 from bspauc_spark.scorer import LossCurves, Scorer, judged
-from bspauc_spark.selection import Selection, solve
+from bspauc_spark.selection import Selection
+from bspauc_spark.selection.solution import solve_again
 from bspauc_spark.spark import plan
 from bspauc_spark.spark.accessors import Accessors
 from bspauc_spark.spark.params import check_together, learning_params, optional
@@ -48,7 +49,6 @@ from bspauc_spark.spark.session import shares_disks
 from bspauc_spark.theta.device import choose_device
 from bspauc_spark.theta.evidence import pays, told
 from bspauc_spark.theta.networks import NetworkSpec
-from bspauc_spark.theta.scores import Scores
 from bspauc_spark.theta.scoring import one_thread
 from bspauc_spark.theta.table_worker import told_decay
 from bspauc_spark.theta.workers import make_worker
@@ -228,12 +228,12 @@ class BSPAUCClassifier(
         assert outcome.scores is not None
         assert outcome.selection is not None
         pos, neg = outcome.scores.positive, outcome.scores.negative
-        kept = dataclasses.replace(outcome.selection, scores=(pos, neg))
+        # The audit's weights: those of the last round at the final scores.
+        selection = solve_again(outcome.selection, pos, neg)
         if spec.kind == "table" and self.getSelfPaced():
             verdict = outcome.weights["verdict"].astype(float)
             about = {**about, "verdict": told(verdict)}
-            kept = kept if pays(verdict) else Selection.everything(pos, neg)
-        selection = _final_selection(kept, outcome.scores) if self.getSelfPaced() else kept
+            selection = selection if pays(verdict) else Selection.everything(pos, neg)
         noise, threshold, of_validation = judged(outcome.scores)
         # Nobody knows how many labels are wrong among rows that the network may have learned by heart.
         honest = of_validation or (noise if spec.members else None)
@@ -261,11 +261,3 @@ class BSPAUCClassifier(
         model = BSPAUCModel(scorer)
         model._resetUid(self.uid)
         return self._copyValues(model)
-
-
-def _final_selection(last: Selection, scores: Scores) -> Selection:
-    """What the last round's λ and μ keep at the final scores: the audit's weights."""
-    try:
-        return solve(scores.positive, scores.negative, last.lam, last.mu, last.fractions, lead=last.lead)
-    except CollapseError:
-        return last

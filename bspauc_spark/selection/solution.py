@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -191,6 +191,20 @@ def solve(
         converged=converged,
         scores=(pos, neg),
     )
+
+
+def solve_again(last: Selection, pos: OrderedScores, neg: OrderedScores) -> Selection:
+    """What the λ and μ of ``last`` keep at these scores.
+
+    If they would empty a class, the thresholds of ``last`` stay. A selection of everything has no λ, and keeps
+    everything again.
+    """
+    if last.lam == 0.0:
+        return Selection.everything(pos, neg)
+    try:
+        return solve(pos, neg, last.lam, last.mu, last.fractions, lead=last.lead)
+    except CollapseError:
+        return replace(last, scores=(pos, neg))
 
 
 def check_range(name: str, value: float, positive: bool = False) -> None:

@@ -10,7 +10,7 @@ from bspauc_spark.arrays import Float32Array, FloatArray
 
 # A network that ranks worse than the best one by this many standard errors still counts for 1/√e of it.
 _ERRORS = 2.0
-_LEAST_SHARE = 0.05
+_LEAST_SHARE = 0.3
 
 
 def shares(positives: Float32Array, negatives: Float32Array) -> FloatArray:

@@ -43,7 +43,7 @@ def sums(features: Tensor, labels: Tensor, weights: Tensor, folds: Tensor, count
 def solve(sums: Tensor, decays: Sequence[float]) -> Tensor:
     """Coefficients of the features and the constant for each decay, (features + 1) × decays, from ``Σ w z zᵀ``.
 
-    Without rows they are 0.
+    Scores are 0 in the mean, so that those of different folds can be compared. Without rows all is 0.
     """
     rows, size = sums[-2, -2], len(sums) - 2
     if not rows > 0:

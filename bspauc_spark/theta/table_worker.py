@@ -283,7 +283,6 @@ class TableWorker(Worker):
         network.coefficients[0] += line[1]
         self.group.align([network.coefficients.detach()])
         network.verdict.copy_(torch.from_numpy(verdict.copy()))
-        self.theta.steps_done += 1
         self._scores = None
 
     def _add(self, kind: int, member: int, head: Tensor) -> None:

@@ -16,6 +16,7 @@ from bspauc_spark.errors import BSPAUCError, BSPAUCWarning, CollapseError, Inval
 from bspauc_spark.selection import Selection, calibrate, solve, update_u, update_v
 from bspauc_spark.selection.alternation import Problem, alternate
 from bspauc_spark.selection.calibration import Calibration, _search, calibrate_classes, calibrate_fraction
+from bspauc_spark.selection.solution import solve_again
 from bspauc_spark.statistics import ClassScores
 
 KINDS = ["generic", "tied", "all zero loss", "all kept", "none kept", "mu is zero", "sizes differ", "with a lead"]
@@ -455,6 +456,40 @@ def test_everything_keeps_every_row_with_the_mean_hinge_as_objective():
     assert (everything.phi_positive, everything.phi_negative) == (1.0, 1.0)
     assert (everything.lam, everything.mu, everything.lead) == (0.0, 0.0, 0.0)
     assert (everything.iterations, everything.converged) == (0, True)
+
+
+def test_a_selection_of_everything_keeps_everything_at_other_scores():
+    everything = Selection.everything(*scores_of(0, "separable"))
+    for kind in ("separable", "trained"):
+        pos, neg = scores_of(1, kind)
+        again = solve_again(everything, pos, neg)
+        assert again == Selection.everything(pos, neg)
+        assert again.scores == (pos, neg)
+
+
+@pytest.mark.parametrize("kind", ["separable", "trained", "noisy"])
+def test_a_selection_is_solved_again_at_other_scores_with_its_own_pace(kind):
+    last = calibrate_classes(*scores_of(0, kind), 0.9, 0.6, nu=1.0).selection
+    pos, neg = scores_of(1, kind)
+    again = solve_again(last, pos, neg)
+    assert (again.lam, again.mu, again.lead) == (last.lam, last.mu, last.lead)
+    # Both blocks are optimal.
+    assert again.positive_fraction == pytest.approx(
+        update_v(pos, neg, again.negative_fraction, last.lam, last.mu, last.lead), abs=1e-8
+    )
+    assert again.negative_fraction == pytest.approx(
+        update_u(pos, neg, again.positive_fraction, last.lam, last.mu, last.lead), abs=1e-8
+    )
+
+
+def test_thresholds_stay_where_solving_again_would_empty_a_class():
+    last = solve(*scores_of(0, "separable"), 1e-4, 0.0)
+    pos, neg = (ClassScores.from_array([score]) for score in (-1.0, 1.0))
+    with pytest.raises(CollapseError):
+        solve(pos, neg, last.lam, last.mu, last.fractions)
+    again = solve_again(last, pos, neg)
+    assert again == last
+    assert again.scores == (pos, neg)
 
 
 def test_a_selection_cannot_be_changed_and_shows_no_scores():

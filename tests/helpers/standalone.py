@@ -139,9 +139,11 @@ def standalone(folder: Path, workers: int = 2) -> Iterator[Cluster]:
 
 
 def _registered(page: int) -> int:
-    with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{page}/json/", timeout=2) as answer:
-        found: int = json.load(answer)["aliveworkers"]
-        return found
+    # The page of the master is there a moment before the one in JSON.
+    with contextlib.suppress(OSError, ValueError):
+        with urllib.request.urlopen(f"http://127.0.0.1:{page}/json/", timeout=2) as answer:
+            found: int = json.load(answer)["aliveworkers"]
+            return found
     return 0
 
 

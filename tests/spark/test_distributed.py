@@ -194,7 +194,7 @@ def test_a_worker_lost_too_often_is_an_error_with_the_model_of_the_finished_roun
 class Breaking(NetworkSpec):
     """A network that computes for a while and then raises, on one rank only."""
 
-    def build(self, generator: Any = None, columns: Any = None) -> ScoringNetwork:
+    def build(self, generator: Any = None, columns: Any = None, inputs: Any = None) -> ScoringNetwork:
         import os
 
         from bspauc_spark.theta.networks import LayeredNetwork
@@ -208,13 +208,13 @@ class Breaking(NetworkSpec):
                     raise ArithmeticError("the network of a test gave up")
                 return super().forward(rows)
 
-        return Network(self, generator, columns)
+        return Network(self, generator, columns, inputs)
 
 
 class BrokenStep(NetworkSpec):
     """A network that gives one NaN, on one rank only, in a training step of the first round."""
 
-    def build(self, generator: Any = None, columns: Any = None) -> ScoringNetwork:
+    def build(self, generator: Any = None, columns: Any = None, inputs: Any = None) -> ScoringNetwork:
         import os
 
         import torch
@@ -229,7 +229,7 @@ class BrokenStep(NetworkSpec):
                 broken = torch.is_grad_enabled() and self.steps == 17 and os.environ["RANK"] == "1"
                 return super().forward(rows) * (float("nan") if broken else 1.0)
 
-        return Network(self, generator, columns)
+        return Network(self, generator, columns, inputs)
 
 
 @pytest.fixture

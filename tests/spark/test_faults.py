@@ -156,8 +156,8 @@ def test_a_damaged_shard_is_named_and_nobody_starts_again(
         launches.append("run")
         return run(self, *args)
 
-    def damage(*args: Any) -> StagedData:
-        staged = stage(*args)
+    def damage(*args: Any, **options: Any) -> StagedData:
+        staged = stage(*args, **options)
         damaged.append(Path(staged.shards.directory) / staged.shards.files[NEGATIVES][0].name)
         data = bytearray(damaged[0].read_bytes())
         data[len(data) // 2] ^= 1

@@ -204,7 +204,7 @@ class BSPAUCClassifier(
         log: Callable[[Round], None],
     ) -> Outcome:
         """Algorithm 1 under a progress bar."""
-        rounds, rows = self.getRounds(), OUT_OF_FOLD if spec.members else TRAINING
+        rounds, rows = plan.wanted_rounds(self), OUT_OF_FOLD if spec.members else TRAINING
         with contextlib.closing(ProgressBar(rounds, shown=self.getVerbose(), rows=rows)) as bar:
 
             def show(row: Round) -> None:
@@ -234,7 +234,9 @@ class BSPAUCClassifier(
             verdict = outcome.weights["verdict"].astype(float)
             about = {**about, "verdict": told(verdict)}
             selection = selection if pays(verdict) else Selection.everything(pos, neg)
-        noise, threshold, of_validation = judged(outcome.scores)
+        noise, threshold, of_validation = judged(
+            outcome.scores, spec.kind == "table" and pays(outcome.weights["verdict"].astype(float))
+        )
         # Nobody knows how many labels are wrong among rows that the network may have learned by heart.
         honest = of_validation or (noise if spec.members else None)
         summary = TrainingSummary(

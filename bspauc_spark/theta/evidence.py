@@ -73,8 +73,8 @@ def weighed(positives: Float32Array, negatives: Float32Array, twins: int) -> tup
 def pays(verdict: FloatArray) -> bool:
     """Whether a verdict says that it pays to leave rows out: J gains by more than three standard errors.
 
-    Labels that are wrong in a systematic way are themselves easy to learn, so the AUC on given labels falls where that on
-    true ones rises, and says little. J is not misled by what is far from the threshold.
+    Labels that are wrong in a systematic way are themselves easy to learn, so the AUC on given labels falls where that
+    on true ones rises, and says little. J is not misled by what is far from the threshold.
     """
     _, _, youden, youden_error = verdict.tolist()
     return bool(youden > _SURE * youden_error)

@@ -6,7 +6,9 @@ from typing import TypeAlias
 
 import numpy as np
 
-from bspauc_spark.arrays import Float32Array, FloatArray
+from bspauc_spark.arrays import FloatArray
+
+Pair: TypeAlias = tuple[FloatArray, FloatArray]
 
 # A network that ranks worse than the best one by this many standard errors still counts for 1/√e of it.
 _ERRORS = 2.0
@@ -15,15 +17,14 @@ _LEAST_SHARE = 0.3
 _SURE = 3.0
 
 
-def shares(positives: Float32Array, negatives: Float32Array) -> FloatArray:
+def shares(positives: FloatArray, negatives: FloatArray) -> FloatArray:
     """What share each of several networks gets; its scores of rows of both classes are a row of each array.
 
     A network whose AUC is behind the best one's by less than chance explains counts as much as that one; one that is
     clearly behind counts for nothing. So many rows choose, and few rows average. Both AUCs are of the same rows, and
     what is uncertain is their difference: its standard error is DeLong's.
     """
-    both = zip(positives.astype(np.float64), negatives.astype(np.float64), strict=True)
-    placed = [_placements(*one) for one in both]
+    placed = [_placements(*one) for one in zip(positives, negatives, strict=True)]
     aucs = [above.mean() for above, _ in placed]
     best_above, best_below = placed[int(np.argmax(aucs))]
     weights = []
@@ -47,40 +48,23 @@ def _placements(positive: FloatArray, negative: FloatArray) -> tuple[FloatArray,
     return below, above
 
 
-def weighed(positives: Float32Array, negatives: Float32Array, twins: int) -> tuple[FloatArray, FloatArray]:
-    """The shares of all variants, and the verdict on the selection of rows.
+def verdict(one: Pair, other: Pair) -> FloatArray:
+    """By how much the ``other`` scores of positives and negatives rank better than ``one``.
 
-    The first ``twins`` variants learned from all rows, the others from those that were kept. The latter have all shares
-    if that pays; otherwise twins have them. The verdict is the gain in AUC and in the largest difference of true and
-    false positive rates (Youden's J), each with its standard error.
+    The gain in AUC and in the largest difference of true and false positive rates (Youden's J), each with its standard
+    error.
     """
-    every = np.arange(len(positives))
-    kinds = [every[:twins], every[twins:]] if twins else [every]
-    own = [shares(positives[kind], negatives[kind]) for kind in kinds]
-    if not twins:
-        return own[0], np.zeros(4)
-    mixed = [
-        (share @ positives[kind].astype(np.float64), share @ negatives[kind].astype(np.float64))
-        for share, kind in zip(own, kinds, strict=True)
-    ]
-    verdict = np.array([*_auc_gain(*mixed), *_youden_gain(*mixed)])
-    chosen = int(pays(verdict))
-    found = np.zeros(len(every))
-    found[kinds[chosen]] = own[chosen]
-    return found, verdict
+    return np.array([*_auc_gain(one, other), *_youden_gain(one, other)])
 
 
-def pays(verdict: FloatArray) -> bool:
+def pays(found: FloatArray) -> bool:
     """Whether a verdict says that it pays to leave rows out: J gains by more than three standard errors.
 
     Labels that are wrong in a systematic way are themselves easy to learn, so the AUC on given labels falls where that
     on true ones rises, and says little. J is not misled by what is far from the threshold.
     """
-    _, _, youden, youden_error = verdict.tolist()
+    _, _, youden, youden_error = found.tolist()
     return bool(youden > _SURE * youden_error)
-
-
-Pair: TypeAlias = tuple[FloatArray, FloatArray]
 
 
 def _auc_gain(one: Pair, other: Pair) -> tuple[float, float]:
@@ -108,15 +92,15 @@ def _mean_and_error(of_positives: FloatArray, of_negatives: FloatArray) -> tuple
     return float(of_positives.mean()), float(error)
 
 
-def told(verdict: FloatArray) -> str:
+def told(found: FloatArray) -> str:
     """A verdict in words."""
-    if not verdict.any():
+    if not found.any():
         return "All rows are kept: no labels were seen to be wrong."
-    auc, auc_error, youden, youden_error = verdict.tolist()
+    auc, auc_error, youden, youden_error = found.tolist()
     gains = (
         f"the AUC changes by {auc:+.4f} ± {auc_error:.4f} and the largest difference of true and false positive rates "
         f"by {youden:+.4f} ± {youden_error:.4f}, against labels as given, on rows not learned from"
     )
-    if pays(verdict):
+    if pays(found):
         return f"The selection of rows is used: with it {gains}."
     return f"All rows are kept, since leaving rows out does not clearly pay: with it {gains}."

@@ -17,7 +17,7 @@ from bspauc_spark.rows.kinds import CHUNK_ROWS, NEGATIVES, POSITIVES
 from bspauc_spark.rows.rows import Rows, SparseBatch, to_device
 from bspauc_spark.schema import within
 from bspauc_spark.selection import Selection
-from bspauc_spark.theta.evidence import weighed
+from bspauc_spark.theta import evidence
 from bspauc_spark.theta.find_inputs import find_inputs
 from bspauc_spark.theta.group import Group
 from bspauc_spark.theta.inputs import as_dense
@@ -271,6 +271,8 @@ class TableWorker(Worker):
         left_out = int(self.group.counts(int((weights < 1).sum())).sum())
         candidates = [self._all, self._candidates(weights)] if left_out else [self._all]
         shares, verdict, deviations, line = self._judged(candidates, weights)
+        if not shares.any():
+            return
         network = self.theta.network
         network.coefficients.zero_()
         per_kind = len(self._decays)
@@ -298,7 +300,10 @@ class TableWorker(Worker):
     def _judged(
         self, candidates: Sequence[Candidates], weights: Float32Array
     ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-        """The share of each candidate, the verdict on the selection, deviations, and the line to a margin of 1."""
+        """The share of each candidate, the verdict on the selection, deviations, and the line to a margin of 1.
+
+        No candidate has a share where θ is to stay: an earlier selection pays more.
+        """
         sample, count = self._sampled(), sum(one.scores.shape[1] for one in candidates)
         positives = len(sample.index[POSITIVES])
         scores = np.concatenate([one.scores for one in candidates], axis=1)
@@ -311,15 +316,28 @@ class TableWorker(Worker):
             deviations = np.sqrt((s.var(axis=1) + r.var(axis=1) + (s.mean(axis=1) - r.mean(axis=1)) ** 2) / 2)
             deviations[deviations < 1e-9] = np.inf
             s, r = s / deviations[:, None], r / deviations[:, None]
-            if self._judges is None:
-                shares, verdict = np.zeros(count), np.zeros(4)
-                shares[-count // len(candidates) :] = len(candidates) / count
-            else:
-                twins = count // 2 if len(candidates) > 1 else 0
-                shares, verdict = weighed(s.astype(np.float32), r.astype(np.float32), twins)
+            shares, verdict = self._chosen(s, r, count // len(candidates))
             if not shares[count // len(candidates) :].any():
                 v, u = np.ones_like(v), np.ones_like(u)
             line = pair_scale(shares @ s, shares @ r, v, u)
             found = np.stack([np.append(shares, verdict), np.append(deviations, [*line, 0, 0])])
         every = np.frombuffer(self.group.share(found.tobytes())).reshape(-1, count + 4)
         return every[0, :count], every[0, count:], every[1, :count], every[1, count : count + 2]
+
+    def _chosen(self, s: FloatArray, r: FloatArray, of_all: int) -> tuple[FloatArray, FloatArray]:
+        """The share of each candidate by honest scores, and the verdict; the first ones learned from all rows."""
+        if self._judges is None:
+            # Nothing tells which one to believe.
+            return np.where(np.arange(len(s)) >= len(s) - of_all, 1.0 / of_all, 0.0), np.zeros(4)
+        kinds = [slice(0, of_all), slice(of_all, None)][: len(s) // of_all]
+        own = [evidence.shares(s[kind], r[kind]) for kind in kinds]
+        none = np.zeros(of_all)
+        if len(own) == 1:
+            return own[0], np.zeros(4)
+        before, (one, other) = self.theta.network.verdict.double().cpu().numpy(), zip(kinds, own, strict=True)
+        verdict = evidence.verdict(*((share @ s[kind], share @ r[kind]) for kind, share in (one, other)))
+        if evidence.pays(before) and not verdict[2] > before[2]:
+            return np.zeros(len(s)), verdict
+        if evidence.pays(verdict):
+            return np.concatenate([none, own[1]]), verdict
+        return np.concatenate([own[0], none]), verdict

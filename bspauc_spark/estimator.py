@@ -230,7 +230,7 @@ class BSPAUCClassifier(
         pos, neg = outcome.scores.positive, outcome.scores.negative
         # The audit's weights: those of the last round at the final scores.
         selection = solve_again(outcome.selection, pos, neg)
-        if spec.kind == "table" and self.getSelfPaced():
+        if spec.kind == "table" and spec.members and self.getSelfPaced():
             verdict = outcome.weights["verdict"].astype(float)
             about = {**about, "verdict": told(verdict)}
             selection = selection if pays(verdict) else Selection.everything(pos, neg)

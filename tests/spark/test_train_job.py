@@ -19,10 +19,7 @@ from bspauc_spark.flavor import plain
 from tests.helpers.submit import call
 
 pytestmark = pytest.mark.classic
-FAST = [
-    *("--param", "rounds=3", "--param", "stepsPerRound=5", "--param", "pretrainSteps=5"),
-    *("--param", "hiddenLayers=[8]", "--param", "verbose=false"),
-]
+FAST = ["--param", "rounds=3", "--param", "verbose=false"]
 
 
 def loans(rows: int = 300) -> pd.DataFrame:

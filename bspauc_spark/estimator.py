@@ -204,7 +204,7 @@ class BSPAUCClassifier(
         log: Callable[[Round], None],
     ) -> Outcome:
         """Algorithm 1 under a progress bar."""
-        rounds, rows = self.getRounds(), OUT_OF_FOLD if spec.members else TRAINING
+        rounds, rows = plan.wanted_rounds(self), OUT_OF_FOLD if spec.members else TRAINING
         with contextlib.closing(ProgressBar(rounds, shown=self.getVerbose(), rows=rows)) as bar:
 
             def show(row: Round) -> None:
@@ -229,12 +229,12 @@ class BSPAUCClassifier(
         assert outcome.selection is not None
         pos, neg = outcome.scores.positive, outcome.scores.negative
         # The audit's weights: those of the last round at the final scores.
-        selection = solve_again(outcome.selection, pos, neg)
+        selection, used = solve_again(outcome.selection, pos, neg), False
         if spec.kind == "table" and spec.members and self.getSelfPaced():
             verdict = outcome.weights["verdict"].astype(float)
-            about = {**about, "verdict": told(verdict)}
-            selection = selection if pays(verdict) else Selection.everything(pos, neg)
-        noise, threshold, of_validation = judged(outcome.scores)
+            about, used = {**about, "verdict": told(verdict)}, pays(verdict)
+            selection = selection if used else Selection.everything(pos, neg)
+        noise, threshold, of_validation = judged(outcome.scores, used)
         # Nobody knows how many labels are wrong among rows that the network may have learned by heart.
         honest = of_validation or (noise if spec.members else None)
         summary = TrainingSummary(

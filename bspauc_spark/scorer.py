@@ -242,16 +242,17 @@ def balanced_threshold(pos: OrderedScores, neg: OrderedScores) -> float:
     return (cut + max(lower)) / 2 if lower else cut - 1.0
 
 
-def judged(scores: Scores) -> tuple[LabelNoise, float, LabelNoise | None]:
+def judged(scores: Scores, pays: bool = False) -> tuple[LabelNoise, float, LabelNoise | None]:
     """What labels say about the scores with which a fit ended: label noise, threshold, and that of validation rows.
 
     Suspicion is always that of training rows. Probability and threshold are for new rows, which a network that learned
     from the training rows scores otherwise; so they are of the validation rows where there are enough of both classes.
+    A selection that ``pays`` is evidence of wrong labels beside what the scores show.
     """
-    noise, held = estimate_label_noise(scores.positive, scores.negative), scores.validation
+    noise, held = estimate_label_noise(scores.positive, scores.negative, pays), scores.validation
     if held is None or min(map(len, held)) < FEWEST_VALIDATION_ROWS:
         return noise, balanced_threshold(scores.positive, scores.negative), None
-    found = estimate_label_noise(*held)
+    found = estimate_label_noise(*held, pays)
     return replace(noise, knots=found.knots, values=found.values), balanced_threshold(*held), found
 
 

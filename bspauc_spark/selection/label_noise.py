@@ -130,7 +130,7 @@ _STORED = record(
 )
 
 
-def estimate_label_noise(pos: OrderedScores, neg: OrderedScores) -> LabelNoise:
+def estimate_label_noise(pos: OrderedScores, neg: OrderedScores, guess: bool = False) -> LabelNoise:
     """Calibrate scores on the labels that came with them.
 
     Bins between class quantiles keep it linear in the number of rows. A four-parameter logistic curve,
@@ -143,6 +143,9 @@ def estimate_label_noise(pos: OrderedScores, neg: OrderedScores) -> LabelNoise:
     ----------
     pos, neg
         Scores of the rows labelled positive and negative.
+    guess
+        Take the smaller share of the two also where no plateau is seen: for a selection that is tried, and used only if
+        it turns out to pay.
     """
     center, p_count, n_count = _bins(pos, neg)
     total = p_count + n_count
@@ -158,7 +161,9 @@ def estimate_label_noise(pos: OrderedScores, neg: OrderedScores) -> LabelNoise:
             high.rises_by_at_most(most_rise, -scale[::-1], slope),
         )
         shares = _wrong_shares(rates[0], rates[1], positive_share)
-        wrong = [min(known, share) if flat else 0.0 for known, share, flat in zip(wrong, shares, seen, strict=True)]
+        wrong = [
+            min(known, share) if flat or guess else 0.0 for known, share, flat in zip(wrong, shares, seen, strict=True)
+        ]
     e0, e1 = _rates(wrong[0], wrong[1], positive_share)
     slope, intercept, e0, e1 = _fit_logistic(center, p_count, n_count, (e0, e1), (e0, e1))
 

@@ -72,10 +72,12 @@ class AutomaticPace:
     rounds: int
     nu: float
     mu: float | None = None
+    guess: bool = False
+    """Leave out what only may be wrong, too: where a verdict decides afterwards whether that pays."""
 
     def select(self, t: int, pos: OrderedScores, neg: OrderedScores, previous: Selection | None) -> Selection:
         """The rows of this round's fractions of both classes."""
-        wrong = estimate_label_noise(pos, neg).wrong_shares
+        wrong = estimate_label_noise(pos, neg, self.guess).wrong_shares
         V, U = (self._fraction(_believed(share), t) for share in wrong)
         if self.mu is not None:
             return calibrate_classes(pos, neg, V, U, mu=max(self.mu, _LEAST_PULL)).selection

@@ -27,7 +27,7 @@ class Accessors(BSPAUCParams):
         featuresPerStep: int | None = 0,
         folds: int | None = None,
         selfPaced: bool | None = True,
-        rounds: int | None = 10,
+        rounds: int | None = None,
         paceStart: float | None = None,
         paceEnd: float | None = None,
         paceSchedule: str | None = "fraction",

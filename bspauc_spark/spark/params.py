@@ -162,7 +162,11 @@ class BSPAUCParams(BSPAUCModelParams, HasValidationIndicatorCol, HasSeed):
         "paper's DSAM, and TSAM with the kernel)",
         default=True,
     )
-    rounds = integer("number T of rounds; a round selects rows and trains on them", 1, default=10)
+    rounds = integer(
+        "number T of rounds; a round selects rows and trains on them; unset: 10, but 3 for network 'table', whose "
+        "rounds go all the way",
+        1,
+    )
     paceStart = number(
         "fraction of the rows that round 1 keeps, (V + U)/2; unset: 0.5, but if paceEnd is unset too, every round "
         "keeps the automatic fractions",

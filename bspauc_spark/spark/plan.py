@@ -31,8 +31,8 @@ _LEAST_DECAY, _LARGEST_DECAY, _DECAY_ROWS = 0.3, 5.0, 3_000
 # Of dense rows. Twice as many columns make a fit eight times as long.
 _MOST_TABLE_COLUMNS = 2_000
 
-TABLE_FOLDS = 4
-"""Of network "table", where they are not set."""
+ROUNDS, TABLE_ROUNDS, TABLE_FOLDS = 10, 3, 4
+"""Where they are not set."""
 
 
 def columns(params: Accessors) -> Columns:
@@ -130,6 +130,13 @@ def wanted_folds(params: Accessors) -> int:
     return TABLE_FOLDS if params.getNetwork() == "table" else 0
 
 
+def wanted_rounds(params: Accessors) -> int:
+    """``rounds``, or what stands for it where it is not set."""
+    if params.isDefined("rounds"):
+        return params.getRounds()
+    return TABLE_ROUNDS if params.getNetwork() == "table" else ROUNDS
+
+
 def fold_seed(params: Accessors) -> int:
     """The seed of the hash that puts rows into folds."""
     return params.getSeed() % 2**64
@@ -180,13 +187,15 @@ def pace(params: Accessors) -> Pace:
     mu, first, last = (optional(params, name) for name in ("mu", "paceStart", "paceEnd"))
     if params.getPaceSchedule() == "fraction":
         if last is None:
-            return AutomaticPace(first, params.getRounds(), params.getNu(), mu)
-        return FractionPace(min(first or 0.5, last), last, params.getRounds(), params.getNu(), mu)
+            # What does not pay in a table is not left out.
+            guess = params.getNetwork() == "table" and wanted_folds(params) > 0
+            return AutomaticPace(first, wanted_rounds(params), params.getNu(), mu, guess)
+        return FractionPace(min(first or 0.5, last), last, wanted_rounds(params), params.getNu(), mu)
     largest = params.getLambdaMax()
     return ExplicitPace(
         first=optional(params, "lambdaInit"),
         largest=largest,
-        rounds=params.getRounds(),
+        rounds=wanted_rounds(params),
         growth=params.getLambdaGrowth() if params.getPaceSchedule() == "geometric" else None,
         mu=params.getNu() * largest if mu is None else mu,
         fraction=first or 0.5,

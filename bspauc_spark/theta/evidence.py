@@ -11,6 +11,8 @@ from bspauc_spark.arrays import Float32Array, FloatArray
 # A network that ranks worse than the best one by this many standard errors still counts for 1/√e of it.
 _ERRORS = 2.0
 _LEAST_SHARE = 0.3
+# Of a gain by leaving rows out, so many standard errors: twins are the safe choice.
+_SURE = 3.0
 
 
 def shares(positives: Float32Array, negatives: Float32Array) -> FloatArray:
@@ -48,12 +50,9 @@ def _placements(positive: FloatArray, negative: FloatArray) -> tuple[FloatArray,
 def weighed(positives: Float32Array, negatives: Float32Array, twins: int) -> tuple[FloatArray, FloatArray]:
     """The shares of all variants, and the verdict on the selection of rows.
 
-    The first ``twins`` variants learned from all rows, the others from those that were kept. If the latter rank better,
-    by more than a standard error, both by AUC and by the largest difference of true and false positive rates, they have
-    all shares; otherwise twins have them. The verdict is the gain in both with its standard error.
-
-    Two measures, because labels that are wrong in a systematic way mislead one of them at a time. The second one
-    (Youden's J) is not misled by noise among rows that are far from the threshold.
+    The first ``twins`` variants learned from all rows, the others from those that were kept. The latter have all shares
+    if that pays; otherwise twins have them. The verdict is the gain in AUC and in the largest difference of true and
+    false positive rates (Youden's J), each with its standard error.
     """
     every = np.arange(len(positives))
     kinds = [every[:twins], every[twins:]] if twins else [every]
@@ -72,9 +71,13 @@ def weighed(positives: Float32Array, negatives: Float32Array, twins: int) -> tup
 
 
 def pays(verdict: FloatArray) -> bool:
-    """Whether a verdict says that it pays to leave rows out."""
-    auc, auc_error, youden, youden_error = verdict.tolist()
-    return bool(auc > auc_error and youden > youden_error)
+    """Whether a verdict says that it pays to leave rows out: J gains by more than three standard errors.
+
+    Labels that are wrong in a systematic way are themselves easy to learn, so the AUC on given labels falls where that
+    on true ones rises, and says little. J is not misled by what is far from the threshold.
+    """
+    _, _, youden, youden_error = verdict.tolist()
+    return bool(youden > _SURE * youden_error)
 
 
 Pair: TypeAlias = tuple[FloatArray, FloatArray]
@@ -116,4 +119,4 @@ def told(verdict: FloatArray) -> str:
     )
     if pays(verdict):
         return f"The selection of rows is used: with it {gains}."
-    return f"All rows are kept, since leaving rows out does not rank better by more than chance: with it {gains}."
+    return f"All rows are kept, since leaving rows out does not clearly pay: with it {gains}."

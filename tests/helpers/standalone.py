@@ -140,10 +140,10 @@ def standalone(folder: Path, workers: int = 2) -> Iterator[Cluster]:
 
 def _registered(page: int) -> int:
     # The page of the master is there a moment before the one in JSON.
-    with contextlib.suppress(OSError, ValueError):
-        with urllib.request.urlopen(f"http://127.0.0.1:{page}/json/", timeout=2) as answer:
-            found: int = json.load(answer)["aliveworkers"]
-            return found
+    url = f"http://127.0.0.1:{page}/json/"
+    with contextlib.suppress(OSError, ValueError), urllib.request.urlopen(url, timeout=2) as answer:
+        found: int = json.load(answer)["aliveworkers"]
+        return found
     return 0
 
 

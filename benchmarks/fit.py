@@ -71,7 +71,7 @@ def plain(path: Path, features: int, estimator: BSPAUCClassifier) -> None:
     bare = Bare(Worker(some, spec, settings), rows[POSITIVES], rows[NEGATIVES])
     bare.train(settings.pretrain_steps)
     scores = bare.score()
-    for _ in range(estimator.getRounds()):
+    for _ in range(plan.wanted_rounds(estimator, spec)):
         solve(*(ClassScores.from_array(part) for part in scores), 0.3, 0.3)
         bare.train(settings.steps)
         scores = bare.score()

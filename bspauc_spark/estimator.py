@@ -115,7 +115,8 @@ class BSPAUCClassifier(
             spec = plan.network(self, shards.num_features, shards.open, median, staged.folds, *form)
             preflight.check_memory(spec, shards.sparse, self.getBatchSize())
             about |= self._about(placement, staged)
-            about["params"] |= {"network": spec.kind, "folds": spec.members, "regParam": told_decay(tau, spec.members)}
+            found = {"network": spec.kind, "folds": spec.members, "rounds": plan.wanted_rounds(self, spec)}
+            about["params"] |= {**found, "regParam": told_decay(tau, spec.members)}
             with tracking.run(self.getTracking(), self._parent_run, about) as run:
                 with self._workers(spark, placement, staged, spec, tau) as workers:
                     try:
@@ -204,7 +205,7 @@ class BSPAUCClassifier(
         log: Callable[[Round], None],
     ) -> Outcome:
         """Algorithm 1 under a progress bar."""
-        rounds, rows = plan.wanted_rounds(self), OUT_OF_FOLD if spec.members else TRAINING
+        rounds, rows = plan.wanted_rounds(self, spec), OUT_OF_FOLD if spec.members else TRAINING
         with contextlib.closing(ProgressBar(rounds, shown=self.getVerbose(), rows=rows)) as bar:
 
             def show(row: Round) -> None:
@@ -213,7 +214,7 @@ class BSPAUCClassifier(
 
             return algorithm.fit(
                 workers,
-                plan.pace(self),
+                plan.pace(self, spec),
                 rounds,
                 # Decoupled decay shrinks θ beside the descent on L; it is no term of L. Nor is what pulls a table to 0.
                 tau=0.0 if self.getOptimizer() == "adamw" or spec.kind == "table" else tau,
@@ -230,7 +231,7 @@ class BSPAUCClassifier(
         pos, neg = outcome.scores.positive, outcome.scores.negative
         # The audit's weights: those of the last round at the final scores.
         selection, used = solve_again(outcome.selection, pos, neg), False
-        if spec.kind == "table" and self.getSelfPaced():
+        if spec.kind == "table" and spec.members and self.getSelfPaced():
             verdict = outcome.weights["verdict"].astype(float)
             about, used = {**about, "verdict": told(verdict)}, pays(verdict)
             selection = selection if used else Selection.everything(pos, neg)

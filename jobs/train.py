@@ -4,9 +4,9 @@
     spark-submit --master 'local[*]' jobs/train.py --input claims.parquet --label status --positive bad \\
         --exclude claim_id --validation 0.2 --param rounds=20 --output model --report report.html --mlflow
 
-Text columns are one-hot encoded, missing numbers filled with the median, numbers scaled. With --param inputs=auto or
-network=table numbers are scaled within the model, and with --param handleInvalid=keep gaps stay gaps. The last line
-printed is JSON: where the model is, rows, the gaps that were filled, AUC and kept shares of the round that was kept.
+Text columns are one-hot encoded, missing numbers filled with the median. Numbers are scaled within the model, or with
+--param network=mlp by the pipeline; with --param handleInvalid=keep gaps stay gaps. The last line printed is JSON:
+where the model is, rows, the gaps that were filled, AUC and kept shares of the round that was kept.
 With --validation that is the best of all rounds, and so best_validation_auc is a little higher than what new rows will
 show. Exit code 0, or 2 with one line that says what is wrong.
 """

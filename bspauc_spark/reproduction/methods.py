@@ -72,7 +72,7 @@ def fit_arrays(estimator: BSPAUCClassifier, x: Matrix, y: BoolArray, held: BoolA
         tau = plan.decay(estimator, counts, sparse, x.shape[1])
         spec = plan.network(estimator, x.shape[1], lambda: rows, None, folds, counts, sparse)
         worker = make_worker(rows, spec, plan.settings(estimator, tau))
-        outcome = algorithm.fit(worker, plan.pace(estimator), plan.wanted_rounds(estimator), tau=0.0)
+        outcome = algorithm.fit(worker, plan.pace(estimator, spec), plan.wanted_rounds(estimator, spec), tau=0.0)
     return ArrayFit(worker, outcome)
 
 

@@ -130,11 +130,11 @@ def wanted_folds(params: Accessors) -> int:
     return TABLE_FOLDS if params.getNetwork() == "table" else 0
 
 
-def wanted_rounds(params: Accessors) -> int:
+def wanted_rounds(params: Accessors, spec: NetworkSpec) -> int:
     """``rounds``, or what stands for it where it is not set."""
     if params.isDefined("rounds"):
         return params.getRounds()
-    return TABLE_ROUNDS if params.getNetwork() == "table" else ROUNDS
+    return TABLE_ROUNDS if spec.kind == "table" else ROUNDS
 
 
 def fold_seed(params: Accessors) -> int:
@@ -180,22 +180,23 @@ def settings(params: Accessors, tau: float) -> TrainingSettings:
     )
 
 
-def pace(params: Accessors) -> Pace:
+def pace(params: Accessors, spec: NetworkSpec) -> Pace:
     """How λ rises, if it does."""
     if not params.getSelfPaced():
         return EveryRow()
+    rounds = wanted_rounds(params, spec)
     mu, first, last = (optional(params, name) for name in ("mu", "paceStart", "paceEnd"))
     if params.getPaceSchedule() == "fraction":
         if last is None:
             # What does not pay in a table is not left out.
-            guess = params.getNetwork() == "table" and wanted_folds(params) > 0
-            return AutomaticPace(first, wanted_rounds(params), params.getNu(), mu, guess)
-        return FractionPace(min(first or 0.5, last), last, wanted_rounds(params), params.getNu(), mu)
+            guess = spec.kind == "table" and spec.members > 0
+            return AutomaticPace(first, rounds, params.getNu(), mu, guess)
+        return FractionPace(min(first or 0.5, last), last, rounds, params.getNu(), mu)
     largest = params.getLambdaMax()
     return ExplicitPace(
         first=optional(params, "lambdaInit"),
         largest=largest,
-        rounds=wanted_rounds(params),
+        rounds=rounds,
         growth=params.getLambdaGrowth() if params.getPaceSchedule() == "geometric" else None,
         mu=params.getNu() * largest if mu is None else mu,
         fraction=first or 0.5,

@@ -108,7 +108,7 @@ class TableNetwork(MixedNetwork):
 
     def forward(self, rows: Batch) -> Tensor:
         """Scores of ``rows``: the mean of the members, on the scale of one of them."""
-        return self.mixed_scores(self.each(rows).mean(dim=1))
+        return self.for_scoring()(rows)
 
     def for_scoring(self) -> Callable[[Batch], Tensor]:
         """The mean of the members is one member's work: it is linear in the features."""

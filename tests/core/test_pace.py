@@ -12,6 +12,7 @@ from bspauc_spark.selection import solve
 from bspauc_spark.selection.pace import AutomaticPace, EveryRow, ExplicitPace, FractionPace, ramp
 from bspauc_spark.spark import plan
 from bspauc_spark.statistics import ClassScores
+from bspauc_spark.theta.networks import NetworkSpec
 
 
 def scores(flipped: float = 0.0, seed: int = 0) -> tuple[ClassScores, ClassScores]:
@@ -52,7 +53,7 @@ def test_the_automatic_pace_leaves_out_the_wrong_share_of_each_class(flipped):
 def test_a_given_mu_leaves_the_automatic_fractions_as_they_are(mu):
     pos, neg = scores(0.3)
     wanted = AutomaticPace(None, rounds=10, nu=1.0).select(1, pos, neg, None)
-    found = plan.pace(BSPAUCClassifier(mu=mu)).select(1, pos, neg, None)
+    found = plan.pace(BSPAUCClassifier(mu=mu), NetworkSpec("mlp", 2)).select(1, pos, neg, None)
     assert found.fractions == pytest.approx(wanted.fractions, abs=1e-3)
     assert max(found.fractions) < 0.9
     assert mu <= found.mu < max(4 * mu, 0.1)
@@ -116,3 +117,17 @@ def rounds_of(pace, rounds, pos, neg):
     for t in range(1, rounds + 1):
         made.append(pace.select(t, pos, neg, made[-1]))
     return made[1:]
+
+
+def test_what_is_not_set_depends_on_the_network_that_the_rows_get() -> None:
+    """A table that wide rows turn into layers is trained as long as layers are, and leaves out only what is seen."""
+    layers, table = NetworkSpec("mlp", 5000, members=4), NetworkSpec("table", 10, members=4)
+    unset = BSPAUCClassifier()
+    assert [plan.wanted_rounds(unset, spec) for spec in (layers, table)] == [10, 3]
+    assert plan.wanted_rounds(BSPAUCClassifier(rounds=7), table) == 7
+    paces = [plan.pace(unset, spec) for spec in (layers, table, replace(table, members=0))]
+    assert [(pace.rounds, pace.guess) for pace in paces if isinstance(pace, AutomaticPace)] == [
+        (10, False),
+        (3, True),
+        (3, False),
+    ]

@@ -13,7 +13,7 @@ from sklearn.metrics import roc_auc_score
 from tests.helpers.churn import BLANKS, customers
 from tests.helpers.submit import submit
 
-FAST = ["--param", "rounds=3", "--param", "stepsPerRound=20", "--param", "hiddenLayers=[16, 16]"]
+FAST = ["--param", "rounds=3"]
 CHURN = ["--label", "Churn", "--positive", "Yes"]
 
 

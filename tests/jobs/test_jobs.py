@@ -24,7 +24,7 @@ from bspauc_spark.command_line import cli
 from tests.helpers.processes import alive, descendants, wait_for
 from tests.helpers.submit import ROOT, call, started, submit
 
-FAST = ["--param", "rounds=3", "--param", "stepsPerRound=20", "--param", "hiddenLayers=[16, 16]"]
+FAST = ["--param", "rounds=3"]
 
 
 def claims(rows: int = 3000, seed: int = 0) -> pd.DataFrame:

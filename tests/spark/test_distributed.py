@@ -145,6 +145,19 @@ def test_a_killed_worker_costs_the_round_it_died_in_and_changes_no_bit(
     assert list(model.summary.history["round"]) == [1, 2, 3]
 
 
+@pytest.mark.thorough
+def test_a_worker_killed_while_it_solves_a_table_changes_no_bit(
+    moons: DataFrame, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Each round keeps other rows, so that each has something to solve.
+    estimator = BSPAUCClassifier(rounds=3, paceStart=0.5, paceEnd=0.9, verbose=False, numProcesses=2)
+    wanted = estimator.fit(moons)
+    with while_training(2, partial(send, signal.SIGKILL, 0)):
+        model = estimator.fit(moons)
+    assert "workers were lost" in caplog.text
+    assert same_bits(model, wanted)
+
+
 @pytest.mark.alone
 def test_a_worker_that_hangs_is_given_up_and_the_fit_goes_on_with_the_same_bits(
     moons: DataFrame, undisturbed: BSPAUCModel, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from sklearn.metrics import roc_auc_score
 
 from bspauc_spark import BSPAUCClassifier, BSPAUCModel
-from tests.helpers.fits import FAST, noisy_moons
+from tests.helpers.fits import noisy_moons
 
 pytestmark = pytest.mark.everywhere
 
@@ -25,7 +25,7 @@ def scores(frame: DataFrame) -> np.ndarray:
 
 
 def test_fit_transform_audit_save_overwrite_and_load(moons: DataFrame, where: dict[str, Any], tmp_path: Path) -> None:
-    model = BSPAUCClassifier(**FAST, **where).fit(moons)
+    model = BSPAUCClassifier(rounds=2, verbose=False, **where).fit(moons)
     scored = scores(model.transform(moons))
     auc = BinaryClassificationEvaluator(labelCol="clean").evaluate(model.transform(moons))
     assert auc > 0.8
@@ -48,7 +48,7 @@ def test_a_pipeline_under_a_cross_validator_is_saved_and_loaded(
 ) -> None:
     data = spark.createDataFrame(noisy_moons(600))
     assembler = VectorAssembler(inputCols=[f"x{i}" for i in range(6)], outputCol="features")
-    classifier = BSPAUCClassifier(**{**FAST, "rounds": 2}, **where)
+    classifier = BSPAUCClassifier(rounds=2, verbose=False, **where)
     pipeline = Pipeline(stages=[assembler, classifier])
     # Workers on executors of one session take turns: they need all its slots.
     validator = CrossValidator(

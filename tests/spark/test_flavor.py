@@ -72,7 +72,7 @@ def pipeline(spark: SparkSession, table: pd.DataFrame) -> PipelineModel:
         MinMaxScaler(inputCol="numbers", outputCol="ranged", min=-2.0, max=1.0),
         MaxAbsScaler(inputCol="numbers", outputCol="relative"),
         VectorAssembler(inputCols=["standard", "ranged", "relative", "hot"], outputCol="features"),
-        BSPAUCClassifier(**FAST),
+        BSPAUCClassifier(rounds=2, verbose=False),
     ]
     return Pipeline(stages=stages).fit(spark.createDataFrame(table))
 

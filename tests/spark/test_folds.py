@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from tests.helpers.fits import FAST, noisy_moons, same_bits
 from tests.helpers.paces import before_each_round, interrupt_in_round_2
 
 MEMBERS = {**FAST, "folds": 3}
+FITS = {"members": MEMBERS, "a table": {"rounds": 2, "verbose": False}}
 
 
 @pytest.fixture(scope="module")
@@ -28,9 +30,14 @@ def rows(spark: SparkSession) -> DataFrame:
     return assembler.transform(frame).select("features", "label", "clean").cache()
 
 
+@pytest.fixture(scope="module", params=FITS)
+def params(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return FITS[request.param]
+
+
 @pytest.fixture(scope="module")
-def model(rows: DataFrame) -> BSPAUCModel:
-    return BSPAUCClassifier(**MEMBERS).fit(rows)
+def model(rows: DataFrame, params: dict[str, Any]) -> BSPAUCModel:
+    return BSPAUCClassifier(**params).fit(rows)
 
 
 def audited(model: BSPAUCModel, frame: DataFrame) -> np.ndarray:
@@ -96,14 +103,14 @@ def test_saved_and_loaded_it_judges_alike(model: BSPAUCModel, rows: DataFrame, t
         assert same_bits(loaded, model)
 
 
-def test_the_partitioning_changes_no_bit(model: BSPAUCModel, rows: DataFrame) -> None:
+def test_the_partitioning_changes_no_bit(model: BSPAUCModel, rows: DataFrame, params: dict[str, Any]) -> None:
     for given in (rows.repartition(7, "label"), rows.orderBy("label").coalesce(1)):
-        assert same_bits(BSPAUCClassifier(**MEMBERS).fit(given), model)
+        assert same_bits(BSPAUCClassifier(**params).fit(given), model)
 
 
-def test_two_processes_learn_what_one_does(model: BSPAUCModel, rows: DataFrame) -> None:
-    other = BSPAUCClassifier(**MEMBERS, selfPaced=False, numProcesses=2).fit(rows)
-    alone = BSPAUCClassifier(**MEMBERS, selfPaced=False).fit(rows)
+def test_two_processes_learn_what_one_does(rows: DataFrame, params: dict[str, Any]) -> None:
+    other = BSPAUCClassifier(**params, selfPaced=False, numProcesses=2).fit(rows)
+    alone = BSPAUCClassifier(**params, selfPaced=False).fit(rows)
     np.testing.assert_allclose(audited(other, rows), audited(alone, rows), rtol=0.02, atol=0.02)
     wanted = alone.summary.rounds[-1]
     found = other.summary.rounds[-1]
@@ -112,9 +119,9 @@ def test_two_processes_learn_what_one_does(model: BSPAUCModel, rows: DataFrame) 
 
 
 def test_a_fit_that_was_interrupted_goes_on_to_the_same_bits(
-    model: BSPAUCModel, rows: DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: BSPAUCModel, rows: DataFrame, params: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    estimator = BSPAUCClassifier(**MEMBERS, checkpointDir=str(tmp_path))
+    estimator = BSPAUCClassifier(**params, checkpointDir=str(tmp_path))
     with monkeypatch.context() as patch:
         before_each_round(patch, interrupt_in_round_2)
         with pytest.raises(KeyboardInterrupt):
@@ -122,14 +129,18 @@ def test_a_fit_that_was_interrupted_goes_on_to_the_same_bits(
     assert same_bits(estimator.fit(rows), model)
 
 
-def test_sparse_rows_are_cross_fitted_too(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("given", "members"), [(MEMBERS, 3), ({**FAST, "network": "table"}, 4)])
+def test_wide_sparse_rows_are_cross_fitted_by_layers(
+    spark: SparkSession, given: dict[str, Any], members: int, tmp_path: Path
+) -> None:
     rng = np.random.default_rng(3)
     chosen = [np.sort(rng.choice(3000, 6, replace=False)) for _ in range(900)]
     data = [
         (Vectors.sparse(3000, names, np.ones(6)), float(min(names) < 300 or rng.random() < 0.1)) for names in chosen
     ]
     frame = spark.createDataFrame(data, ["features", "label"])
-    model = BSPAUCClassifier(**MEMBERS).fit(frame)
+    model = BSPAUCClassifier(**given).fit(frame)
+    assert (model.scorer.spec.kind, model.scorer.spec.members) == ("mlp", members)
     found = model.audit(frame).select("score", "label").toPandas()
     assert roc_auc_score(found["label"], found["score"]) == pytest.approx(model.summary.rounds[-1].train_auc, abs=1e-12)
     model.saveLocal(str(tmp_path))
@@ -142,7 +153,10 @@ def test_too_few_rows_of_a_class_make_fewer_folds(rows: DataFrame, caplog: pytes
     assert 0 <= model.scorer.spec.members < 5
     assert "not each of 20 folds would have 5 different rows of both classes: the fit has" in caplog.text
     alone = rows.where("label = 0").union(rows.where("label = 1").limit(1))
-    assert BSPAUCClassifier(**FAST, folds=2).fit(alone).scorer.spec.members == 0
+    for params in ({**FAST, "folds": 2}, FITS["a table"]):
+        model = BSPAUCClassifier(**params).fit(alone)
+        assert model.scorer.spec.members == 0
+        assert model.summary.headline.rows == "training"
     assert "the fit has no folds" in caplog.text
 
 

@@ -24,13 +24,19 @@ from scipy import sparse
 
 from bspauc_spark import BSPAUCClassifier, BSPAUCModel
 from bspauc_spark.errors import InvalidDataError, ModelFormatError
+from bspauc_spark.theta.table import TableNetwork
 from tests.helpers.fits import FAST
 
+# The scores of both networks are those of the audit too: nobody else judges the training rows.
+FITS = {
+    "mlp": {**FAST, "stepsPerRound": 60, "learningRate": 0.01},
+    "table": {"folds": 0, "rounds": 2, "paceEnd": 0.8, "verbose": False},
+}
 
-@pytest.fixture(scope="module")
-def model(moons: DataFrame) -> BSPAUCModel:
-    params = {**FAST, "stepsPerRound": 60, "learningRate": 0.01}
-    return BSPAUCClassifier(**params).fit(moons)
+
+@pytest.fixture(scope="module", params=FITS)
+def model(request: pytest.FixtureRequest, moons: DataFrame) -> BSPAUCModel:
+    return BSPAUCClassifier(**FITS[request.param]).fit(moons)
 
 
 @pytest.fixture(scope="module")
@@ -287,11 +293,14 @@ for use in (BSPAUCClassifier().fit, model.transform, model.audit):
     assert done.stdout.splitlines() == 3 * [message]
 
 
+PLAIN = {"mlp": {torch.nn.Linear, torch.nn.ReLU, torch.nn.Flatten}, "table": {TableNetwork}}
+
+
 def test_to_torch_is_plain_layers_with_the_same_scores(
     model: BSPAUCModel, features: np.ndarray, transformed: pd.DataFrame
 ) -> None:
     plain = model.toTorch()
-    assert {type(layer) for layer in plain} == {torch.nn.Linear, torch.nn.ReLU, torch.nn.Flatten}
+    assert {type(layer) for layer in plain} == PLAIN[model.scorer.spec.kind]
     with torch.no_grad():
         scores = plain(torch.from_numpy(features).float()).numpy()
     np.testing.assert_allclose(scores, transformed["score"], atol=1e-5)

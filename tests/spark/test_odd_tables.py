@@ -16,10 +16,7 @@ from tests.helpers.churn import BLANKS, customers
 from tests.helpers.submit import call
 
 pytestmark = pytest.mark.classic
-FAST = [
-    *("--param", "rounds=1", "--param", "stepsPerRound=5", "--param", "pretrainSteps=5"),
-    *("--param", "hiddenLayers=[8]", "--param", "verbose=false"),
-]
+FAST = ["--param", "rounds=1", "--param", "verbose=false"]
 CHURN = ["--label", "Churn", "--positive", "Yes"]
 
 

@@ -21,10 +21,7 @@ from tests.helpers.submit import call
 
 # The jobs are drivers of their own, never clients of a Connect server.
 pytestmark = pytest.mark.classic
-FAST = [
-    *("--param", "rounds=1", "--param", "stepsPerRound=5", "--param", "pretrainSteps=5"),
-    *("--param", "hiddenLayers=[8]", "--param", "verbose=false"),
-]
+FAST = ["--param", "rounds=1", "--param", "verbose=false"]
 TEXTS = [
     "plain",
     'says "hi", then left',

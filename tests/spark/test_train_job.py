@@ -19,10 +19,7 @@ from bspauc_spark.flavor import plain
 from tests.helpers.submit import call
 
 pytestmark = pytest.mark.classic
-FAST = [
-    *("--param", "rounds=3", "--param", "stepsPerRound=5", "--param", "pretrainSteps=5"),
-    *("--param", "hiddenLayers=[8]", "--param", "verbose=false"),
-]
+FAST = ["--param", "rounds=3", "--param", "verbose=false"]
 
 
 def loans(rows: int = 300) -> pd.DataFrame:
@@ -49,7 +46,7 @@ def _of(kind: type[Any], model: PipelineModel) -> Any:
 
 
 def test_features_are_learned_from_training_rows_alone(spark: SparkSession, tmp_path: Path) -> None:
-    found, model = _trained(tmp_path, "--validation", "0.3")
+    found, model = _trained(tmp_path, "--validation", "0.3", "--param", "network=mlp")
     learned = loans().set_index("name").loc[list(_of(StringIndexerModel, model).labels)]
     rows = found["rows"]
     assert len(learned) == rows["positives"] + rows["negatives"] < 0.8 * len(loans())
@@ -97,8 +94,7 @@ def test_gaps_are_kept_from_the_training_to_the_scores_if_the_model_takes_them(
     table["city"] = np.where(table.index % 3 == 0, "Rome", "Bonn")
     table.drop(columns="name").to_parquet(tmp_path / "loans.parquet")
     given = ("--input", str(tmp_path / "loans.parquet"), "--label", "late", "--output", str(tmp_path / "model"))
-    keep = ("--param", "handleInvalid=keep", "--param", "inputs=auto")
-    done = call("train.py", *given, *FAST, *keep)
+    done = call("train.py", *given, *FAST, "--param", "handleInvalid=keep")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["gaps_filled"] == {}
     pipeline = PipelineModel.load(str(tmp_path / "model"))
@@ -119,7 +115,7 @@ def test_gaps_are_kept_from_the_training_to_the_scores_if_the_model_takes_them(
 
 def test_gaps_cannot_be_kept_for_a_model_that_takes_none(tmp_path: Path) -> None:
     given = ("--input", str(tmp_path / "none.csv"), "--label", "late", "--output", str(tmp_path / "model"))
-    done = call("train.py", *given, "--param", "handleInvalid=keep")
+    done = call("train.py", *given, "--param", "network=mlp", "--param", "handleInvalid=keep")
     assert done.returncode == 2
     assert "handleInvalid is 'keep', and without inputs 'auto' a NaN would reach the network" in done.stderr
 

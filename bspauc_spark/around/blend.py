@@ -42,7 +42,8 @@ def _picked(positives: FloatArray, negatives: FloatArray) -> FloatArray:
         best = int(np.argmax(aucs))
         counts[best] += 1.0
         sums = sums[0] + positives[best], sums[1] + negatives[best]
-    return counts / counts.sum()
+    found: FloatArray = counts / counts.sum()
+    return found
 
 
 def auc(positive: FloatArray, negative: FloatArray) -> float:

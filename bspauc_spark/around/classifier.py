@@ -257,8 +257,8 @@ class SelfPacedClassifier(Estimator[SelfPacedModel], SelfPacedParams, MLReadable
         """A classifier on all rows, where these are too few for honest scores."""
         model = side.fitted(Fit(frozenset()), 0)
         why = (
-            f"All rows are kept: they are too few for {keys.LEAST_FOLDS} folds with {FEWEST_ROWS} rows of each class, so "
-            "no score is honest."
+            f"All rows are kept: they are too few for {keys.LEAST_FOLDS} folds with {FEWEST_ROWS} rows of each class, "
+            "so no score is honest."
         )
         shares = {name: float(place == 0) for place, name in enumerate(_names(side))}
         return SelfPacedModel([model], summary=_summary(side, (), False, why, None, shares))

@@ -95,6 +95,7 @@ def check_labels(frame: DataFrame, label: str) -> tuple[int, int]:
     if not positives or not negatives:
         there = "1" if positives else "0"
         raise InvalidLabelError(
-            f"column {label!r} is {there} in all {rows:,} rows. To rank takes rows of both classes: give the others too."
+            f"column {label!r} is {there} in all {rows:,} rows, and ranking needs rows of both classes. Give "
+            "the others too."
         )
     return int(positives), int(negatives)

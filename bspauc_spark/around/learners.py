@@ -158,9 +158,9 @@ def ready(features: str, label: str, seed: int) -> list[Estimator[Any]]:
     if importlib.util.find_spec("xgboost") is not None:
         from xgboost.spark import SparkXGBClassifier
 
-        settings = {"n_estimators": 300, "learning_rate": 0.05, "max_depth": 4, "min_child_weight": 10}
-        sampling = {"subsample": 0.8, "colsample_bytree": 0.8, "reg_lambda": 5, "seed": seed}
-        found.append(SparkXGBClassifier(**settings, **sampling))
+        settings: dict[str, Any] = {"n_estimators": 300, "learning_rate": 0.05, "max_depth": 4, "min_child_weight": 10}
+        settings |= {"subsample": 0.8, "colsample_bytree": 0.8, "reg_lambda": 5, "seed": seed}
+        found.append(SparkXGBClassifier(**settings))
     for classifier in found:
         _set(classifier, {"featuresCol": features, "labelCol": label})
     return found

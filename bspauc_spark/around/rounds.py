@@ -14,6 +14,7 @@ import numpy as np
 
 from bspauc_spark.around.blend import blended
 from bspauc_spark.around.scale import Folds, Scale
+from bspauc_spark.around.verdict import compared, pays, told
 from bspauc_spark.arrays import BoolArray, Float32Array, FloatArray
 from bspauc_spark.errors import CollapseError
 from bspauc_spark.selection import Selection
@@ -21,7 +22,6 @@ from bspauc_spark.selection.label_noise import LabelNoise, estimate_label_noise
 from bspauc_spark.selection.pace import Pace
 from bspauc_spark.statistics import OrderedScores
 from bspauc_spark.statistics.binned import auc
-from bspauc_spark.theta.evidence import pays, told, weighed
 
 View: TypeAlias = str
 OWN, JUDGED = "own", "judged"
@@ -135,7 +135,7 @@ def self_paced(side: Side, pace: Pace) -> Iterator[Outcome]:
             judges = {k: Fit(frozenset([k]), _kept(nested, k, folds, pace)) for k in folds}
             last = held.enter_context(side.scored({OWN: own, JUDGED: judges}))
         second = Judgement.of(last, JUDGED, folds, pace, 2)
-        verdict = weighed(*_stacked(last.sample(), first.scale, second.scale), 1)[1]
+        verdict = compared(*_stacked(last.sample(), first.scale, second.scale))
         if second.keeps_all or not pays(verdict):
             yield all_rows(first, told(verdict), verdict=verdict)
             return

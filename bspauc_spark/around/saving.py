@@ -1,4 +1,4 @@
-"""Saving and loading around classifiers: metadata as every stage of Spark ML has, and a folder for each stage inside."""
+"""Saving and loading: metadata as every stage of Spark ML has, and a folder for each stage inside."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Writer(persistence.ModelWriter):
 
     def saveImpl(self, path: str) -> None:
         """Write the stages inside first, then the metadata without which nothing is loaded."""
-        spark: SparkSession = self.sparkSession  # type: ignore[assignment]
+        spark: SparkSession = self.sparkSession
         for name, stage in self._stages():
             if not isinstance(stage, MLWritable):
                 raise InvalidParamError(f"{type(stage).__name__} cannot be saved, so neither can what holds it.")

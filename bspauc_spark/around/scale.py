@@ -1,4 +1,4 @@
-"""One scale for the scores of several models, and their blend: what two models say of two rows can be compared on it."""
+"""One scale for the scores of several models, on which they can be compared and mixed."""
 
 from __future__ import annotations
 
@@ -13,14 +13,8 @@ import numpy.typing as npt
 from bspauc_spark.arrays import Float32Array, FloatArray
 from bspauc_spark.schema import many, real, record
 
-SHARES = tuple(
-    sorted(
-        share
-        for low in (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.035, 0.05, 0.075, *(0.05 * k for k in range(2, 10)))
-        for share in (low, 1.0 - low)
-    )
-) + (0.5,)
-SHARES = tuple(sorted(SHARES))
+_LOW = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.035, 0.05, 0.075, *(0.05 * k for k in range(2, 10)))
+SHARES = (*_LOW, 0.5, *(1.0 - share for share in reversed(_LOW)))
 """Of the rows that a model judges; close to each other at both ends, where rare classes have thresholds."""
 
 # Some rows are to lie beyond the outermost quantiles.
@@ -91,18 +85,16 @@ class Scale:
 
     def of_new(self, raw: Float32Array) -> Float32Array:
         """Scores of rows by a model of each learner that is of no fold: the scale is the mean of those of the folds."""
-        means = self.knots.mean(axis=1)
-        found = sum(
-            share * bent(scores, knots, self.levels)
-            for share, scores, knots in zip(self.shares, raw, means, strict=True)
-            if share > 0
-        )
-        return np.asarray(found, dtype=np.float32)
+        every = zip(self.shares, raw, self.knots.mean(axis=1), strict=True)
+        mixed = [share * bent(scores, knots, self.levels) for share, scores, knots in every if share > 0]
+        found: Float32Array = np.asarray(np.sum(mixed, axis=0), dtype=np.float32)
+        return found
 
     def of_all(self, raw: Float32Array) -> Float32Array:
         """Scores of rows by the models of all folds, folds × learners × rows: the mean of the folds."""
         of_folds = [self.scores(one, np.full(one.shape[1], k)) for k, one in zip(self.folds, raw, strict=True)]
-        return np.mean(of_folds, axis=0, dtype=np.float64).astype(np.float32)
+        found: Float32Array = np.mean(of_folds, axis=0, dtype=np.float64).astype(np.float32)
+        return found
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers and lists, for JSON."""

@@ -87,13 +87,12 @@ class Scale:
         """Scores of rows by a model of each learner that is of no fold: the scale is the mean of those of the folds."""
         every = zip(self.shares, raw, self.knots.mean(axis=1), strict=True)
         mixed = [share * bent(scores, knots, self.levels) for share, scores, knots in every if share > 0]
-        found: Float32Array = np.asarray(np.sum(mixed, axis=0), dtype=np.float32)
-        return found
+        return np.asarray(mixed).sum(axis=0, dtype=np.float64).astype(np.float32)  # type: ignore[no-any-return]
 
     def of_all(self, raw: Float32Array) -> Float32Array:
         """Scores of rows by the models of all folds, folds × learners × rows: the mean of the folds."""
         of_folds = [self.scores(one, np.full(one.shape[1], k)) for k, one in zip(self.folds, raw, strict=True)]
-        found: Float32Array = np.mean(of_folds, axis=0, dtype=np.float64).astype(np.float32)
+        found: Float32Array = (np.stack(of_folds).sum(axis=0, dtype=np.float64) / len(of_folds)).astype(np.float32)
         return found
 
     def to_dict(self) -> dict[str, Any]:

@@ -22,7 +22,7 @@ def scores(data: Split, seed: int, learners: tuple[Seeded, ...], folds: int = 3)
     """Scores of the test rows, by the learners that the loop fits, selects for and blends."""
     side = ArraySide(data.x, data.label, [learner(seed) for learner in learners], folds, seed)
     with self_paced(side, AutomaticPace(None, 1, nu=1.0)) as found:
-        return found.scale.of_new(side.raw(found.final, data.x_test))
+        return side.scores(found, data.x_test)
 
 
 def forest(seed: int) -> Learner:

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from bspauc_spark.around.rounds import Fit, Kept, Sample, View
+from bspauc_spark.around.rounds import Fit, Kept, Outcome, Sample, View
 from bspauc_spark.around.scale import Scale
 from bspauc_spark.arrays import BoolArray, Float32Array, FloatArray
 from bspauc_spark.rows.folds import counted, dense_keys, most_folds
@@ -57,6 +57,11 @@ class ArraySide:
                 own = self.fold == fold
                 raw[view][:, own] = self.raw(fit, self.x[own])
         yield ArrayScores(Sample(self.positive, self.fold, raw))
+
+    def scores(self, found: Outcome, x: Any) -> Float32Array:
+        """Scores of new rows, as the outcome says."""
+        of_folds = np.stack([self.raw(found.models[k], self.x) for k in range(self.folds)])
+        return found.scale.aligned(self.raw(found.final, self.x), of_folds).of_new(self.raw(found.final, x))
 
     def raw(self, fit: Fit, x: Any) -> Float32Array:
         """Scores by the models of a fit, learners × rows."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pyspark import StorageLevel
@@ -274,9 +275,11 @@ class SelfPacedClassifier(Estimator[SelfPacedModel], SelfPacedParams, MLReadable
         evidence = None if found.verdict is None else tuple(found.verdict.tolist())
         by_name = dict(zip(_names(side), shares.tolist(), strict=True))
         summary = _summary(side, tuple(found.rounds), found.pays, found.why, evidence, by_name)
-        return SelfPacedModel(
-            models, of_folds, Judged.of(found), summary, self.getEnsemble(), values, width, self.getSeed()
-        )
+        judged = Judged.of(found)
+        if models and (found.pays or len(used) > 1):
+            of_judges = [[side.models(found.models[k])[number] for number in used] for k in range(side.folds)]
+            judged = replace(judged, scale=side.aligned(found.scale, models, of_judges))
+        return SelfPacedModel(models, of_folds, judged, summary, self.getEnsemble(), values, width, self.getSeed())
 
 
 def _summary(

@@ -114,6 +114,28 @@ class FrameSide:
         # A learner without weights gets whole rows. Of rows that tie at a threshold it gets all or none.
         return frame.where(sf.col(WEIGHT) >= _least(kept)).drop(_SCORE)
 
+    def aligned(self, scale: Scale, final: Sequence[Model], of_folds: Sequence[Sequence[Model]]) -> Scale:
+        """The scale with that of the final models, from a sample of the rows; both are of the learners with a share."""
+        used = np.flatnonzero(scale.shares).tolist()
+        frame, names = self.sampled(self.rows.frame), []
+        for place, models in enumerate([final, *of_folds]):
+            for number, model in zip(used, models, strict=True):
+                names.append(f"{_SCORE}_{place}_{number}")
+                frame = self.learners[number].with_score(model, frame, names[-1])
+        table = frame.select(*names).toArrow()
+        found = np.zeros((1 + len(of_folds), len(scale.shares), table.num_rows), dtype=np.float32)
+        found[:, used] = np.array([column.to_numpy() for column in table.columns]).reshape(len(found), len(used), -1)
+        return scale.aligned(found[0], found[1:])
+
+    def sampled(self, frame: DataFrame) -> DataFrame:
+        """All rows of a class with up to 100,000, and an even sample of a larger one."""
+        rates = {kind: min(1.0, MOST_SAMPLED / max(self.rows.counts[kind], 1)) for kind in (POSITIVES, NEGATIVES)}
+        if min(rates.values()) == 1.0:
+            return frame
+        # The fold is a remainder of the key, the place is in its upper bits: one says nothing of the other.
+        place = sf.pmod(sf.shiftrightunsigned(sf.col(KEY), 20), sf.lit(_PLACES))
+        return frame.where(place < sf.when(self.rows.positive, rates[POSITIVES]).otherwise(rates[NEGATIVES]) * _PLACES)
+
     @contextlib.contextmanager
     def scored(self, views: Mapping[View, Mapping[int, Fit]]) -> Iterator[FrameScores]:
         """Make the fits that were not made yet, and write the scores of all views into columns of a persisted frame."""
@@ -177,13 +199,12 @@ class FrameScores:
         """Some rows with their scores: all of a class with up to 100,000, and an even sample of a larger one."""
         if self._sample is None:
             rows = self._side.rows
-            rates = {kind: min(1.0, MOST_SAMPLED / max(rows.counts[kind], 1)) for kind in (POSITIVES, NEGATIVES)}
-            # The fold is a remainder of the key, the place is in its upper bits: one says nothing of the other.
-            place = sf.pmod(sf.shiftrightunsigned(sf.col(KEY), 20), sf.lit(_PLACES))
-            rate = sf.when(rows.positive, rates[POSITIVES]).otherwise(rates[NEGATIVES])
-            some = self.frame if min(rates.values()) == 1.0 else self.frame.where(place < rate * _PLACES)
             raw = (sf.col(self._raw(view)).alias(f"raw{place}") for place, view in enumerate(self._views))
-            table = some.select(rows.positive.alias("positive"), sf.col(FOLD).alias("fold"), *raw).toArrow()
+            table = (
+                self._side.sampled(self.frame)
+                .select(rows.positive.alias("positive"), sf.col(FOLD).alias("fold"), *raw)
+                .toArrow()
+            )
             self._sample = Sample(
                 table["positive"].to_numpy().astype(bool),
                 table["fold"].to_numpy().astype(np.int64),

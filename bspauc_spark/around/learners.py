@@ -77,7 +77,7 @@ class Learner:
     def with_score(self, model: Model, frame: DataFrame, name: str) -> DataFrame:
         """The rows with the model's score in the column ``name``, and without its outputs."""
         scored = model.transform(frame)
-        return scored.withColumn(name, score_of(model)).drop(*_INNER.values())
+        return scored.withColumn(name, score_of(model)).drop(*outputs_of(model))
 
     def failed(self, left_out: Sequence[int], folds: int, error: Exception) -> str:
         """What went wrong in the fit without these folds."""
@@ -102,6 +102,11 @@ def score_of(model: Any) -> Column:
     least = sf.lit(_LEAST_PROBABILITY)
     share = sf.greatest(least, sf.least(1 - least, sf.element_at(vector_to_array(quoted(probability)), 2)))
     return sf.log(share / (1 - share)).cast("float")
+
+
+def outputs_of(model: Any) -> list[str]:
+    """The output columns of a model."""
+    return [name for name in (output_of(model, param) for param in _INNER) if name]
 
 
 def output_of(model: Any, name: str) -> str:

@@ -16,7 +16,7 @@ from pyspark.sql import types as st
 
 from bspauc_spark.around.judged import AUDIT_COLUMNS, Judged
 from bspauc_spark.around.keys import by_rows, fold_of, key_of
-from bspauc_spark.around.learners import output_of, score_of
+from bspauc_spark.around.learners import output_of, outputs_of, score_of
 from bspauc_spark.around.params import SelfPacedModelParams
 from bspauc_spark.around.saving import ModelReader, ModelWriter
 from bspauc_spark.around.summary import SelfPacedSummary
@@ -150,7 +150,7 @@ class SelfPacedModel(Model, SelfPacedModelParams, MLReadable["SelfPacedModel"], 
         for place, model in enumerate(every):
             frame = model.transform(frame).withColumn(f"{_RAW}_{place}", score_of(model))
             raw.append(sf.col(f"{_RAW}_{place}"))
-            frame = self._renamed(model, frame) if single else frame.drop(*_made(model))
+            frame = self._renamed(model, frame) if single else frame.drop(*outputs_of(model))
         return frame, sf.array(*raw)
 
     def _rated(self, raw: Column) -> Column:
@@ -200,7 +200,7 @@ class SelfPacedModel(Model, SelfPacedModelParams, MLReadable["SelfPacedModel"], 
             column: Any = None
             for place, models in enumerate(self.foldModels):
                 name, model = f"{_RAW}_{place}_{number}", models[number]
-                frame = model.transform(frame).withColumn(name, score_of(model)).drop(*_made(model))
+                frame = model.transform(frame).withColumn(name, score_of(model)).drop(*outputs_of(model))
                 here = sf.col(_SCORED) == place
                 column = sf.when(here, sf.col(name)) if column is None else column.when(here, sf.col(name))
             scores.append(column)
@@ -247,10 +247,6 @@ class SelfPacedModel(Model, SelfPacedModelParams, MLReadable["SelfPacedModel"], 
     def read(cls) -> ModelReader:
         """A reader: ``SelfPacedModel.read().load(path)``."""
         return ModelReader(cls)
-
-
-def _made(model: Model) -> list[str]:
-    return [name for name in (output_of(model, param) for param in _OUTPUTS) if name]
 
 
 def _spread(scores: Any, used: Any, learners: int) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any
 
@@ -45,12 +45,16 @@ class Scale:
         Quantiles.
     shares : FloatArray
         One for each learner; they sum to 1.
+    new_knots, new_levels : FloatArray
+        For the learners' final models, which are of no fold: learners × quantiles. Made by ``aligned``.
     """
 
     folds: tuple[int, ...]
     knots: FloatArray
     levels: FloatArray
     shares: FloatArray
+    new_knots: FloatArray
+    new_levels: FloatArray
 
     @classmethod
     def of(cls, raw: Float32Array, fold: Folds, folds: Iterable[int]) -> Scale:
@@ -61,11 +65,29 @@ class Scale:
         at = np.clip(SHARES, least, 1.0 - least)
         knots = np.stack([[rising(np.quantile(some[fold == k], at), some[fold == k]) for k in own] for some in raw])
         levels = rising(np.array([NormalDist().inv_cdf(share) for share in at]), np.ones(1))
-        return cls(own, knots, levels, np.full(len(raw), 1.0 / len(raw)))
+        same = np.tile(levels, (len(raw), 1))
+        return cls(own, knots, levels, np.full(len(raw), 1.0 / len(raw)), knots.mean(axis=1), same)
 
     def with_shares(self, shares: FloatArray) -> Scale:
         """The same scale, with these shares of the learners."""
-        return Scale(self.folds, self.knots, self.levels, shares)
+        return replace(self, shares=shares)
+
+    def aligned(self, final: Float32Array, of_folds: Float32Array) -> Scale:
+        """The same scale, for final models that give these scores, learners × rows, to some of the training rows.
+
+        A final model's scores can be on quite another scale than those of the folds' models, but its scores of rows
+        that it learned from are no measure of its scores of new rows. So models are compared on the same rows, from
+        most of which they all learned: ``of_folds`` are the scores by the folds' models, folds × learners × rows.
+        """
+        least = min(_BEYOND / final.shape[1], 0.5)
+        at = np.clip(SHARES, least, 1.0 - least)
+        means = self.knots.mean(axis=1)
+        knots, levels = np.empty_like(means), np.empty_like(means)
+        for learner, scores in enumerate(final):
+            theirs = np.mean([np.quantile(some[learner], at) for some in of_folds], axis=0)
+            knots[learner] = rising(np.quantile(scores, at), scores)
+            levels[learner] = rising(bent(theirs, means[learner], self.levels), np.ones(1))
+        return replace(self, new_knots=knots, new_levels=levels)
 
     def each(self, raw: Float32Array, fold: Folds) -> FloatArray:
         """The scores of rows that are in these folds by each learner, learners × rows, on the common scale."""
@@ -79,14 +101,14 @@ class Scale:
     def scores(self, raw: Float32Array, fold: Folds) -> Float32Array:
         """One score a row; of a row in no fold that has models it is NaN."""
         used = self.shares > 0
-        some = Scale(self.folds, self.knots[used], self.levels, self.shares[used])
+        some = replace(self, knots=self.knots[used], shares=self.shares[used])
         mixed: Float32Array = (some.shares @ some.each(raw[used], fold)).astype(np.float32)
         return mixed
 
     def of_new(self, raw: Float32Array) -> Float32Array:
-        """Scores of rows by a model of each learner that is of no fold: the scale is the mean of those of the folds."""
-        every = zip(self.shares, raw, self.knots.mean(axis=1), strict=True)
-        mixed = [share * bent(scores, knots, self.levels) for share, scores, knots in every if share > 0]
+        """Scores of rows by a model of each learner that is of no fold."""
+        every = zip(self.shares, raw, self.new_knots, self.new_levels, strict=True)
+        mixed = [share * bent(scores, knots, levels) for share, scores, knots, levels in every if share > 0]
         return np.asarray(mixed).sum(axis=0, dtype=np.float64).astype(np.float32)  # type: ignore[no-any-return]
 
     def of_all(self, raw: Float32Array) -> Float32Array:
@@ -102,13 +124,15 @@ class Scale:
             "knots": self.knots.tolist(),
             "levels": self.levels.tolist(),
             "shares": self.shares.tolist(),
+            "new_knots": self.new_knots.tolist(),
+            "new_levels": self.new_levels.tolist(),
         }
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any], where: str = "scale") -> Scale:
         """The inverse of ``to_dict``; ``MalformedError`` names the place ``where`` something is wrong."""
         values = _STORED(stored, where)
-        arrays = {name: np.array(values[name], dtype=np.float64) for name in ("knots", "levels", "shares")}
+        arrays = {name: np.array(value, dtype=np.float64) for name, value in values.items() if name != "folds"}
         return cls(tuple(int(k) for k in values["folds"]), **arrays)
 
 
@@ -118,6 +142,7 @@ _STORED = record(
         "knots": many(many(many(real(), least=2), least=1), least=1),
         "levels": many(real(), least=2),
         "shares": many(real(0.0, 1.0), least=1),
+        **dict.fromkeys(("new_knots", "new_levels"), many(many(real(), least=2), least=1)),
     }
 )
 

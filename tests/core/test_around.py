@@ -35,8 +35,8 @@ def run(x: Any, y: BoolArray, *learners: Any) -> tuple[ArraySide, Outcome]:
         return side, found
 
 
-def auc(side: ArraySide, found: Outcome, fit: Fit, x: Any, y: BoolArray) -> float:
-    return float(roc_auc_score(y, found.scale.of_new(side.raw(fit, x))))
+def auc(side: ArraySide, fit: Fit, x: Any, y: BoolArray) -> float:
+    return float(roc_auc_score(y, side.raw(fit, x)[-1]))
 
 
 def test_wrong_labels_are_left_out_where_that_pays() -> None:
@@ -44,7 +44,7 @@ def test_wrong_labels_are_left_out_where_that_pays() -> None:
     side, found = run(x, given, logistic)
     assert found.pays
     assert "is used" in found.why
-    assert auc(side, found, found.final, x, true) > auc(side, found, Fit(frozenset()), x, true) + 0.01
+    assert auc(side, found.final, x, true) > auc(side, Fit(frozenset()), x, true) + 0.01
     assert [one.round for one in found.rounds] == [1, 2]
 
 
@@ -86,6 +86,14 @@ def test_models_of_all_folds_come_to_one_scale() -> None:
     assert np.corrcoef(found, scores)[0, 1] > 0.995
 
 
+def test_scores_of_the_final_model_have_the_scale_of_honest_ones() -> None:
+    x, given, _ = far_flips(rows=4000)
+    side, found = run(x[:2000], given[:2000], logistic)
+    assert found.pays
+    label = found.noise.probability(side.scores(found, x[2000:]))
+    assert label.mean() == pytest.approx(given[2000:].mean(), abs=0.02)
+
+
 def test_a_scale_orders_the_rows_of_a_fold_as_the_model_does_however_many_tie() -> None:
     raw = np.repeat(np.random.default_rng(0).integers(0, 4, 200), 5).astype(np.float32)
     fold = np.arange(1000) % 2
@@ -109,7 +117,7 @@ def test_a_learner_that_knows_nothing_has_no_share() -> None:
     x, _, true = far_flips()
     side, found = run(x, true, random, logistic)
     assert found.scale.shares.tolist() == [0.0, 1.0]
-    assert auc(side, found, found.final, x, true) > 0.999
+    assert roc_auc_score(true, side.scores(found, x)) > 0.999
 
 
 def test_learners_that_know_different_things_are_better_together() -> None:

@@ -71,7 +71,7 @@ def test_the_columns_are_those_of_the_classifier(flipped: DataFrame, model: Self
 def test_probability_is_calibrated_on_labels_as_given(flipped: DataFrame, model: SelfPacedModel) -> None:
     rows = model.transform(flipped).select("label", "probability", "prediction", "rawPrediction").toPandas()
     probability = np.array([vector[1] for vector in rows["probability"]])
-    assert probability.mean() == pytest.approx(rows["label"].mean(), abs=0.05)
+    assert probability.mean() == pytest.approx(rows["label"].mean(), abs=0.03)
     assert ((probability > 0.5) == (rows["prediction"] == 1.0)).all()
     assert (np.diff(probability[np.argsort(margins(rows))]) >= 0).all()
 
@@ -196,6 +196,7 @@ def test_in_a_pipeline_that_is_saved(spark: SparkSession, tmp_path: Path) -> Non
     assert again.transform(frame).orderBy("row").collect() == model.transform(frame).orderBy("row").collect()
 
 
+@pytest.mark.thorough
 def test_under_cross_validation_of_the_classifiers_params(flipped: DataFrame) -> None:
     inner = LogisticRegression()
     stage = SelfPacedClassifier(classifier=inner, keepFoldModels=False)
@@ -282,15 +283,11 @@ def test_folds_by_a_column(flipped: DataFrame) -> None:
 
 
 def test_other_names_of_columns(flipped: DataFrame) -> None:
-    names = {"features": "my features", "label": "is.wrong"}
-    renamed = flipped.withColumnsRenamed(names)
-    stage = SelfPacedClassifier(
-        classifier=LogisticRegression(), featuresCol="my features", labelCol="is.wrong", probabilityCol="p"
-    )
-    with pytest.raises(BSPAUCError, match="dots"):
-        stage.fit(renamed)
     renamed = flipped.withColumnsRenamed({"features": "my features", "label": "wrong"})
-    model = stage.setLabelCol("wrong").fit(renamed)
+    stage = SelfPacedClassifier(
+        classifier=LogisticRegression(), featuresCol="my features", labelCol="wrong", probabilityCol="p"
+    )
+    model = stage.fit(renamed)
     assert model.transform(renamed).columns[-3:] == ["rawPrediction", "p", "prediction"]
     assert model.audit(renamed).count() == 1200
 

@@ -211,7 +211,7 @@ class SelfPacedClassifier(Estimator[SelfPacedModel], SelfPacedParams, MLReadable
             raise InvalidParamError("classifier and classifiers are both set. Leave one or the other out.")
         given = [one] if one is not None else several
         if given is None:
-            given = ready(columns["featuresCol"], columns["labelCol"], self.getSeed())
+            given = ready(self.getSeed())
         own = self.getOrDefault(self.weightCol) if self.isDefined(self.weightCol) else None
         return [Learner(each, columns, own or output_of(each, "weightCol") or None) for each in given]
 

@@ -25,9 +25,16 @@ def scores(data: Split, seed: int, learners: tuple[Seeded, ...], folds: int = 3)
         return side.scores(found, data.x_test)
 
 
+def _unequal(weights: Any) -> Any:
+    """Weights, if they say anything: sklearn's forests draw other rows with weights of 1 than without any."""
+    return weights if (weights != 1).any() else None
+
+
 def forest(seed: int) -> Learner:
     def fit(x: Any, y: Any, weights: Any) -> Any:
-        trees = RandomForestClassifier(300, min_samples_leaf=5, random_state=seed, n_jobs=1).fit(x, y, weights)
+        trees = RandomForestClassifier(300, min_samples_leaf=5, random_state=seed, n_jobs=1).fit(
+            x, y, _unequal(weights)
+        )
         return lambda rows: trees.predict_proba(rows)[:, 1]
 
     return fit
@@ -39,7 +46,7 @@ def xgboost(**settings: Any) -> Seeded:
             from xgboost import XGBClassifier
 
             trees = XGBClassifier(random_state=seed, n_jobs=1, tree_method="hist", **settings)
-            trees.fit(x, y, sample_weight=weights)
+            trees.fit(x, y, sample_weight=_unequal(weights))
             return lambda rows: trees.predict(rows, output_margin=True)
 
         return fit

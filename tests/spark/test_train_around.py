@@ -54,7 +54,10 @@ def test_a_table_is_trained_scored_and_audited(spark: SparkSession, table: Path,
     ("options", "message"),
     [
         (("--learner", "forest", "--validation", "0.2"), "--validation is for --learner bspauc. Leave it out."),
-        (("--learner", "gbt", "--param", "maxIterr=3"), "--param maxIterr: GBTClassifier has no such Param, the nearest"),
+        (
+            ("--learner", "gbt", "--param", "maxIterr=3"),
+            "--param maxIterr: GBTClassifier has no such Param; did you mean maxIter",
+        ),
         (("--learner", "logistic", "--param", "folds=2"), "folds must be a whole number from 3 to 10; got 2."),
     ],
 )

@@ -140,7 +140,7 @@ def check_classifier(classifier: Any) -> None:
     if not isinstance(classifier, Estimator):
         fitted = " It is a fitted model: give the estimator that it came from." if isinstance(classifier, Model) else ""
         raise InvalidParamError(
-            f"classifier must be a Spark ML classifier, not a {kind}.{fitted} LogisticRegression() is one."
+            f"classifier must be a Spark ML classifier, such as LogisticRegression(), not a {kind}.{fitted}"
         )
     missing = [name for name in ("featuresCol", "labelCol") if not classifier.hasParam(name)]
     outputs = [name for name in ("rawPredictionCol", "probabilityCol") if classifier.hasParam(name)]

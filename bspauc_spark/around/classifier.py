@@ -29,6 +29,7 @@ from bspauc_spark.rows.columns import check_features, check_frame, check_labels,
 from bspauc_spark.rows.folds import FEWEST_ROWS
 from bspauc_spark.rows.kinds import NEGATIVES, POSITIVES
 from bspauc_spark.selection.pace import AutomaticPace
+from bspauc_spark.spark.session import is_connect
 
 _COLUMNS = ("featuresCol", "labelCol", "predictionCol", "rawPredictionCol", "probabilityCol")
 _MOST_VALUES = 1000
@@ -180,7 +181,7 @@ class SelfPacedClassifier(Estimator[SelfPacedModel], SelfPacedParams, MLReadable
         start = time.perf_counter()
         check_frame(dataset)
         columns = self._columns()
-        learners = self._learners(columns)
+        learners = self._learners(columns, is_connect(dataset.sparkSession))
         check_features(dataset, columns["featuresCol"])
         check_labels(dataset, columns["labelCol"])
         check_outputs(dataset, {name: columns[name] for name in _COLUMNS[2:]})
@@ -205,13 +206,13 @@ class SelfPacedClassifier(Estimator[SelfPacedModel], SelfPacedParams, MLReadable
             found |= {name: output_of(given[0], name) for name in _COLUMNS if not self.isSet(name)}
         return found
 
-    def _learners(self, columns: Mapping[str, str]) -> list[Learner]:
+    def _learners(self, columns: Mapping[str, str], connect: bool) -> list[Learner]:
         one, several = self.getClassifier(), self.getClassifiers()
         if one is not None and several is not None:
             raise InvalidParamError("classifier and classifiers are both set. Leave one or the other out.")
         given = [one] if one is not None else several
         if given is None:
-            given = ready(self.getSeed())
+            given = ready(self.getSeed(), connect)
         own = self.getOrDefault(self.weightCol) if self.isDefined(self.weightCol) else None
         return [Learner(each, columns, own or output_of(each, "weightCol") or None) for each in given]
 

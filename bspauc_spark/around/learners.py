@@ -176,7 +176,10 @@ def boosted(seed: int = 0) -> Estimator[Any]:
     return found
 
 
-def ready(seed: int) -> list[Estimator[Any]]:
-    """The learners of a blend that nobody chose: a forest, our network, and XGBoost where it is installed."""
+def ready(seed: int, connect: bool = False) -> list[Estimator[Any]]:
+    """The learners of a blend that nobody chose: a forest, our network, and XGBoost where it is installed.
+
+    XGBoost asks for the context of Spark, which a client of Spark Connect does not have.
+    """
     found = [forest(seed), BSPAUCClassifier(seed=seed, verbose=False, tracking="off")]
-    return [*found, boosted(seed)] if has_xgboost() else found
+    return [*found, boosted(seed)] if has_xgboost() and not connect else found

@@ -26,6 +26,7 @@ from pyspark.sql import functions as sf
 from sklearn.metrics import roc_auc_score
 
 from bspauc_spark import BSPAUCClassifier, SelfPacedClassifier, SelfPacedModel
+from bspauc_spark.around import frames
 from bspauc_spark.errors import BSPAUCError
 from bspauc_spark.rows.folds import dense_keys
 from tests.helpers.fits import FAST
@@ -162,6 +163,27 @@ def test_rows_above_exact_rows_come_in_bins_and_give_the_same_selection(
     assert binned.judged is not None
     assert model.judged is not None
     assert binned.judged.selection.to_dict(objective=False) == model.judged.selection.to_dict(objective=False)
+
+
+def test_a_sample_of_many_rows_is_enough_for_scale_and_evidence(
+    flipped: DataFrame, model: SelfPacedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frames, "MOST_SAMPLED", 300)
+    sampled = SelfPacedClassifier(classifier=LogisticRegression(regParam=0.001)).fit(flipped)
+    assert sampled.summary.rounds != model.summary.rounds
+    for one, other in zip(sampled.summary.rounds, model.summary.rounds, strict=False):
+        assert one.positive_fraction == pytest.approx(other.positive_fraction, abs=0.1)
+
+
+@pytest.mark.thorough
+def test_without_a_choice_three_learners_are_blended(flipped: DataFrame, where: dict[str, Any]) -> None:
+    if where:
+        pytest.skip("the network's stagingDir cannot be given")
+    model = SelfPacedClassifier(parallelism=2).fit(flipped.limit(600))
+    names = ["RandomForestClassifier", "BSPAUCClassifier", "SparkXGBClassifier"]
+    assert [*model.summary.shares] == names[: len(model.summary.shares)]
+    assert len(model.summary.shares) >= 2
+    assert true_auc(model, flipped) > 0.9
 
 
 def test_a_saved_model_is_the_same(flipped: DataFrame, model: SelfPacedModel, tmp_path: Path) -> None:

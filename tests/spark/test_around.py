@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -38,7 +39,9 @@ FEATURES = [f"x{i}" for i in range(4)]
 @pytest.fixture(scope="module")
 def flipped(spark: SparkSession) -> DataFrame:
     frame = spark.createDataFrame(far_flips_table())
-    return VectorAssembler(inputCols=FEATURES, outputCol="features").transform(frame).repartition(2).cache()
+    cached = VectorAssembler(inputCols=FEATURES, outputCol="features").transform(frame).repartition(2).cache()
+    assert cached.count() == 1200
+    return cached
 
 
 @pytest.fixture(scope="module")
@@ -154,6 +157,27 @@ def test_nothing_stays_persisted(spark: SparkSession, flipped: DataFrame) -> Non
         before = spark.sparkContext._jsc.getPersistentRDDs().size()
         SelfPacedClassifier(classifier=LogisticRegression()).fit(flipped)
         assert spark.sparkContext._jsc.getPersistentRDDs().size() == before
+
+
+class Interrupted(LogisticRegression):
+    """Its fourth fit gets what Ctrl-C sends."""
+
+    fits: ClassVar[list[str]] = []
+
+    def _fit(self, dataset: DataFrame) -> Any:
+        self.fits.append(self.uid)
+        if len(self.fits) == 4:
+            signal.raise_signal(signal.SIGINT)
+        return super()._fit(dataset)
+
+
+@pytest.mark.classic
+def test_ctrl_c_leaves_nothing_persisted(spark: SparkSession, flipped: DataFrame) -> None:
+    before = spark.sparkContext._jsc.getPersistentRDDs().size()
+    with pytest.raises(KeyboardInterrupt):
+        SelfPacedClassifier(classifier=Interrupted()).fit(flipped)
+    assert spark.sparkContext._jsc.getPersistentRDDs().size() == before
+    assert flipped.count() == 1200
 
 
 def test_rows_above_exact_rows_come_in_bins_and_give_the_same_selection(

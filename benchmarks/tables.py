@@ -1,5 +1,7 @@
 """Test AUC on real tables that nobody tuned to, with right and with wrong labels: BSPAUC, its twin, and four rivals.
 
+Beside them is ``SelfPacedClassifier``'s loop around two of the rivals, and its blend of these and BSPAUC.
+
     python -m benchmarks.tables --tables DIR --results FILE [--only cardio,vowels] [--kinds clean,far20] [--seeds 0,1]
     python -m benchmarks.tables --results FILE --summary [--beside FILE …] [--against FILE --as NAME]
 
@@ -10,8 +12,8 @@ appended to FILE at once; what FILE has is not run again. At the end the summary
 The training part is three quarters of the rows; it and the test part, whose labels are true, have at most 20,000. Its
 labels are wrong in none (*clean*), in 20 % of all rows (*uniform20*), in 20 % of all rows, drawn from the 75 % that lie
 farthest from the hyperplane of a logistic regression on the true labels (*far20*), or in 40 % of the positives
-(*missed40*). BSPAUC and LogisticRegression get features that are standardised by the training part, trees get them as
-they are. A fit that collapses or diverges counts as guessing, 0.5.
+(*missed40*). LogisticRegression gets features that are standardised by the training part, all others get them as they
+are. A fit that collapses or diverges counts as guessing, 0.5.
 
 Only cells that all compared methods have are compared; ``±`` is the standard deviation between the seeds. Choose by the
 choosing half of the tables, and quote the reporting half.
@@ -35,6 +37,7 @@ from sklearn.preprocessing import StandardScaler
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks import around
 from benchmarks.comparison import Aucs, Cell, Counts, Floats, joined, read, summary
 from benchmarks.experiment import Split
 from bspauc_spark import BSPAUCClassifier
@@ -44,7 +47,7 @@ from bspauc_spark.reproduction.methods import fit_arrays
 
 Learner: TypeAlias = Callable[[Split, int], Any]
 
-OURS, TWIN = "bspauc", "bspauc-twin"
+OURS, TWIN, BLEND = "bspauc", "bspauc-twin", "blend"
 KINDS = ("clean", "uniform20", "far20", "missed40")
 HALVES = {
     "choosing": ("annthyroid", "cardio", "landsat", "optdigits", "shuttle", "vowels"),
@@ -94,8 +97,8 @@ def ours(**params: Any) -> Learner:
     BSPAUCClassifier(**params)
 
     def scores(data: Split, seed: int) -> Any:
-        estimator = BSPAUCClassifier(seed=seed, **params)
-        return fit_arrays(estimator, standardised(data.x, data.x), data.label).score(standardised(data.x_test, data.x))
+        # It prepares its own inputs.
+        return fit_arrays(BSPAUCClassifier(seed=seed, **params), data.x, data.label).score(data.x_test)
 
     return scores
 
@@ -121,23 +124,34 @@ def xgboost(**settings: Any) -> Learner:
     return scores
 
 
+REGULARISED = {
+    "n_estimators": 300,
+    "learning_rate": 0.05,
+    "max_depth": 4,
+    "min_child_weight": 10,
+    "subsample": 0.8,
+    "colsample_bytree": 0.8,
+    "reg_lambda": 5,
+}
+
+
+def self_paced(*inner: around.Seeded) -> Learner:
+    return lambda data, seed: around.scores(data, seed, inner)
+
+
 def learners(params: dict[str, Any]) -> dict[str, Learner]:
     """All methods by name; ours with ``params``."""
+    trees = around.xgboost(**REGULARISED)
     return {
         OURS: ours(**params),
         TWIN: ours(**{**params, "selfPaced": False}),
         "xgboost": xgboost(),
-        "xgboost-regularised": xgboost(
-            n_estimators=300,
-            learning_rate=0.05,
-            max_depth=4,
-            min_child_weight=10,
-            subsample=0.8,
-            colsample_bytree=0.8,
-            reg_lambda=5,
-        ),
+        "xgboost-regularised": xgboost(**REGULARISED),
         "forest": forest,
         "logistic": logistic,
+        "self-paced-xgboost": self_paced(trees),
+        "self-paced-forest": self_paced(around.forest),
+        BLEND: self_paced(around.forest, trees, around.ours(**params)),
     }
 
 
@@ -172,9 +186,11 @@ def run(files: Iterable[Path], wanted: argparse.Namespace, done: Aucs) -> Iterat
 
 def recorded(method: str, params: dict[str, Any], label: str | None) -> str:
     """The name in the results: ours with other Params is another method."""
-    if method not in (OURS, TWIN):
+    if method not in (OURS, TWIN, BLEND):
         return method
     changes = [f"{name}={json.dumps(value)}" for name, value in params.items()]
+    if method == BLEND:
+        return " ".join([BLEND, *([label] if label else changes)])
     return (label or " ".join([OURS, *changes])) + method.removeprefix(OURS)
 
 

@@ -71,6 +71,10 @@ class PlacementError(BSPAUCError):
     """The session cannot run the workers that were asked for."""
 
 
+class LearnerError(BSPAUCError):
+    """A classifier that ``SelfPacedClassifier`` was given failed, or gave scores that cannot be ranked."""
+
+
 class CheckpointError(BSPAUCError):
     """A checkpoint that belongs to another fit, or that cannot be written or read."""
 

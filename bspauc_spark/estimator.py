@@ -233,7 +233,8 @@ class BSPAUCClassifier(
         selection, used = solve_again(outcome.selection, pos, neg), False
         if spec.kind == "table" and spec.members and self.getSelfPaced():
             verdict = outcome.weights["verdict"].astype(float)
-            about, used = {**about, "verdict": told(verdict)}, pays(verdict)
+            used = pays(verdict)
+            about = {**about, "verdict": told(verdict, used)}
             selection = selection if used else Selection.everything(pos, neg)
         noise, threshold, of_validation = judged(outcome.scores, used)
         # Nobody knows how many labels are wrong among rows that the network may have learned by heart.

@@ -58,9 +58,11 @@ def _audit(args: argparse.Namespace) -> dict[str, Any]:
             "by --positive which of them is positive."
         )
     last, rows = features.prepared(model, labelled, args.gaps)
+    if args.report and not hasattr(last.summary, "report"):
+        raise cli.InvalidDataError("--report is for models of --learner bspauc. Leave it out.")
     auditor = last.copy()
     auditor.set(auditor.labelCol, tables.undotted(label))
-    if label == cli.LABEL:
+    if label == cli.LABEL and auditor.hasParam("positiveLabel"):
         auditor.set(auditor.positiveLabel, 1.0)
     kept = tables.passed_through(frame, tables.format_of(args.output, args.output_format) == "csv")
     audited = auditor.audit(rows).select(*kept, *AUDIT_COLUMNS).orderBy(sf.desc_nulls_last("suspicion"))

@@ -52,7 +52,8 @@ def _score(args: argparse.Namespace) -> dict[str, Any]:
     named = (column.alias(name) for name, column in zip(OUTPUTS, added, strict=True))
     tables.write_table(scored.transform(rows).select(*kept, *named), args.output, args.output_format, args.overwrite)
     written = tables.written(spark, args.output, args.output_format, OUTPUTS)
-    positive = written.where(cli.quoted("prediction") == last.getPositiveLabel()).count()
+    label = last.getPositiveLabel() if last.hasParam("positiveLabel") else 1.0
+    positive = written.where(cli.quoted("prediction") == label).count()
     return {"output": args.output, "rows": written.count(), "predicted_positive": positive}
 
 

@@ -30,7 +30,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from bspauc_spark import BSPAUCClassifier, BSPAUCModel
-from bspauc_spark.command_line import cli, features, outputs, tables
+from bspauc_spark.command_line import cli, features, learners, outputs, tables
 from bspauc_spark.loop.checkpoint import Checkpoints
 from bspauc_spark.spark.params import automatic_inputs, check_together
 
@@ -78,6 +78,13 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--params-file", type=Path, metavar="YAML", help="Params as a YAML mapping; --param goes before"
     )
+    parser.add_argument(
+        "--learner",
+        choices=learners.NAMES,
+        default=learners.OURS,
+        help="what is trained: BSPAUCClassifier; or another learner with SelfPacedClassifier around it, whose Params "
+        "and its own --param sets; or a blend of several",
+    )
     parser.add_argument("--output", required=True, metavar="PATH", help="where the PipelineModel is saved")
     parser.add_argument("--overwrite", action="store_true")
     parser.add_argument("--report", type=Path, metavar="HTML", help="also write the report")
@@ -88,6 +95,8 @@ def _arguments() -> argparse.Namespace:
 
 
 def _train(args: argparse.Namespace) -> dict[str, Any]:
+    if args.learner != learners.OURS:
+        return _train_around(args)
     classifier = _classifier(args)
     spark = cli.session("bspauc_spark train")
     outputs.check_output(spark, args.output, args.overwrite, {"--input": args.input})
@@ -120,8 +129,48 @@ def _train(args: argparse.Namespace) -> dict[str, Any]:
     return {**results, "mlflow_run": run.info.run_id if run else None}
 
 
-def _classifier(args: argparse.Namespace) -> BSPAUCClassifier:
-    """With the Params that are asked for; refuses what can be refused without a look at the table."""
+def _train_around(args: argparse.Namespace) -> dict[str, Any]:
+    """The same with ``SelfPacedClassifier`` around another learner."""
+    _check(args)
+    mlflow = args.mlflow or args.experiment or args.register
+    for option, given in (("--validation", args.validation), ("--report", args.report), ("--mlflow", mlflow)):
+        if given:
+            raise cli.InvalidParamError(f"{option} is for --learner {learners.OURS}. Leave it out.")
+    stage = learners.self_paced(args.learner, cli.parse_params(args.param, args.params_file, known=()))
+    spark = cli.session("bspauc_spark train")
+    outputs.check_output(spark, args.output, args.overwrite, {"--input": args.input})
+    frame = _read(spark, args)
+    names = features.feature_columns(frame, args.features, args.label, args.exclude)
+    frame, label = _labelled(frame, names, args)
+    made = features.feature_stages(
+        frame, names, _codes(args), args.impute, args.max_categories, args.gaps, learned=sf.lit(True), scale=True
+    )
+    stage.setFeaturesCol(made.vector).setLabelCol(tables.undotted(label))
+    frame = features.with_doubles(frame, made.stages)
+    start = time.perf_counter()
+    before = Pipeline(stages=made.stages).fit(frame)
+    last = stage.fit(before.transform(frame))
+    _save(PipelineModel([*before.stages, last]), args, [])
+    summary = last.summary
+    return {
+        "model": args.output,
+        "learner": args.learner,
+        "shares": dict(summary.shares),
+        "rows": dict(summary.counts),
+        "features": last.numFeatures,
+        "uses_selection": summary.uses_selection,
+        "verdict": summary.verdict,
+        "auc": summary.rounds[-1].auc if summary.rounds else None,
+        "auc_is": "AUC of scores by models that did not learn from the row, labels as given",
+        "positives_kept": summary.kept[0],
+        "negatives_kept": summary.kept[1],
+        "fits": summary.fits,
+        "seconds": round(time.perf_counter() - start, 1),
+        "gaps_filled": made.gaps,
+    }
+
+
+def _check(args: argparse.Namespace) -> None:
     if not 0 <= args.validation < 1:
         raise cli.InvalidParamError(
             f"--validation {args.validation:g} is no share of the rows: give one from 0 (none) to below 1, such as 0.2."
@@ -130,6 +179,11 @@ def _classifier(args: argparse.Namespace) -> BSPAUCClassifier:
         raise cli.InvalidParamError(f"--max-categories {args.max_categories} must be 1 or more.")
     if args.register and not set("/:").isdisjoint(args.register):
         raise cli.InvalidParamError(f"--register {args.register}: MLflow allows no / and no : in a model's name.")
+
+
+def _classifier(args: argparse.Namespace) -> BSPAUCClassifier:
+    """With the Params that are asked for; refuses what can be refused without a look at the table."""
+    _check(args)
     classifier = BSPAUCClassifier(**cli.parse_params(args.param, args.params_file))
     if args.validation:
         classifier.setValidationIndicatorCol(cli.HELD)

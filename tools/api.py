@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import bspauc_spark
-from bspauc_spark import BSPAUCClassifier, BSPAUCModel, flavor, noise
+from bspauc_spark import BSPAUCClassifier, BSPAUCModel, SelfPacedClassifier, SelfPacedModel, flavor, noise
+from bspauc_spark.around.summary import SelfPacedSummary
 from bspauc_spark.baselines import KOIL, OPAUC, PPD, CrossEntropy
 from bspauc_spark.errors import BSPAUCError
 from bspauc_spark.results.diagnostics import Diagnostics
@@ -32,7 +33,8 @@ Made from the docstrings by `python tools/api.py`.
 
 def render() -> str:
     """The page."""
-    parts = [_HEAD, _classifier(), *map(_class, (BSPAUCModel, TrainingSummary, Diagnostics))]
+    parts = [_HEAD, _classifier(BSPAUCClassifier), *map(_class, (BSPAUCModel, TrainingSummary, Diagnostics))]
+    parts += [_classifier(SelfPacedClassifier), *map(_class, (SelfPacedModel, SelfPacedSummary))]
     parts += ["## MLflow\n", _function(bspauc_spark.log_model), _function(flavor.save_model), _class(Predictor, "###")]
     parts += ["## The selection, numpy only\n", *map(_function, (solve, calibrate))]
     parts += [_class(one, "###") for one in (Selection, ClassScores)]
@@ -67,9 +69,9 @@ def _stub_signature(signature: inspect.Signature) -> str:
     return f"({inside}) -> {returned}"
 
 
-def _classifier() -> str:
-    defaults = BSPAUCClassifier()
-    lines = [f"## {BSPAUCClassifier.__name__}\n", _doc(BSPAUCClassifier), ""]
+def _classifier(kind: type[BSPAUCClassifier] | type[SelfPacedClassifier]) -> str:
+    defaults = kind()
+    lines = [f"## {kind.__name__}\n", _doc(kind), ""]
     lines += ["Every Param has a getter and a setter.", "", "| Param | default | what |", "|---|---|---|"]
     for param in sorted(defaults.params, key=lambda one: one.name):
         value = repr(defaults.getOrDefault(param)) if defaults.hasDefault(param) else "unset"

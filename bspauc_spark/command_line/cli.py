@@ -20,6 +20,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
+from bspauc_spark.around.model import SelfPacedModel
 from bspauc_spark.command_line import ending
 from bspauc_spark.command_line.cells import is_blank, without
 from bspauc_spark.command_line.features import FEATURES
@@ -109,8 +110,11 @@ def add_model_arguments(parser: ArgumentParser, written: str) -> None:
     parser.add_argument("--overwrite", action="store_true")
 
 
-def parse_params(pairs: Sequence[str], file: Path | None) -> dict[str, Any]:
-    """Params from a YAML file and, before it, from ``name=value``; an unknown name is refused with the nearest one."""
+def parse_params(pairs: Sequence[str], file: Path | None, known: Collection[str] | None = None) -> dict[str, Any]:
+    """Params from a YAML file and, before it, from ``name=value``; an unknown name is refused with the nearest one.
+
+    ``known`` are the names that there are: those of ``BSPAUCClassifier``, if not given; where it is empty, any.
+    """
     values: dict[str, Any] = {}
     if file is not None:
         try:
@@ -128,10 +132,10 @@ def parse_params(pairs: Sequence[str], file: Path | None) -> dict[str, Any]:
             values[name] = yaml.safe_load(text)
         except (ValueError, yaml.YAMLError) as error:
             raise InvalidParamError(f"--param {pair} is no YAML: {plain(error)}.") from error
-    known = [param.name for param in BSPAUCClassifier().params]
+    names = [param.name for param in BSPAUCClassifier().params] if known is None else known
     for name in values:
-        if name not in known:
-            raise InvalidParamError(f"--param {name}: there is no such Param{nearest(str(name), known)}.")
+        if names and name not in names:
+            raise InvalidParamError(f"--param {name}: there is no such Param{nearest(str(name), names)}.")
     return {name: _meant(name, value) for name, value in values.items()}
 
 
@@ -198,13 +202,15 @@ def _is_positive(label: str, kind: st.DataType, positive: str, gaps: Collection[
 
 
 def load_model(spark: SparkSession, where: str) -> PipelineModel:
-    """A saved ``BSPAUCModel`` or pipeline, by its path or an MLflow URI (``models:/…``, ``runs:/…``)."""
+    """A saved model of ours or pipeline, by its path or an MLflow URI (``models:/…``, ``runs:/…``)."""
     if where.startswith(MLFLOW_SCHEMES):
         return _from_mlflow(where)
     try:
         kind = read_metadata(spark, where)["class"]
         if kind.endswith(".BSPAUCModel"):
             return PipelineModel([BSPAUCModel.load(where)])
+        if kind.endswith(".SelfPacedModel"):
+            return PipelineModel([SelfPacedModel.load(where)])
         loaded = PipelineModel.load(where)
     except ModelFormatError:
         raise
@@ -228,6 +234,6 @@ def _from_mlflow(uri: str) -> PipelineModel:
 
 
 def _ending_in_ours(loaded: PipelineModel, where: str) -> PipelineModel:
-    if not loaded.stages or not isinstance(loaded.stages[-1], BSPAUCModel):
+    if not loaded.stages or not isinstance(loaded.stages[-1], BSPAUCModel | SelfPacedModel):
         raise InvalidDataError(f"--model {shown(where)} holds a pipeline whose last stage is no BSPAUCModel.")
     return loaded

@@ -21,6 +21,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
+from bspauc_spark.around.model import SelfPacedModel
 from bspauc_spark.command_line import cells
 from bspauc_spark.command_line.tables import check_free, check_present, replaced, undotted, without_dots
 from bspauc_spark.errors import InvalidDataError
@@ -217,14 +218,14 @@ def _check_finite(name: str, found: _Values, remedy: str) -> None:
 def width_read(model: PipelineModel) -> int | None:
     """Of how many numbers the vectors are that ``model`` reads, where no stage makes them from others."""
     last = model.stages[-1]
-    assert isinstance(last, BSPAUCModel)
+    assert isinstance(last, BSPAUCModel | SelfPacedModel)
     return last.numFeatures if len(model.stages) == 1 else None
 
 
-def prepared(model: PipelineModel, frame: DataFrame, words: Collection[str] = ()) -> tuple[BSPAUCModel, DataFrame]:
+def prepared(model: PipelineModel, frame: DataFrame, words: Collection[str] = ()) -> tuple[Any, DataFrame]:
     """The last stage, and the rows as they come to it; among numbers, ``words`` stand for gaps."""
     *before, last = model.stages
-    assert isinstance(last, BSPAUCModel)
+    assert isinstance(last, BSPAUCModel | SelfPacedModel)
     stages: list[Transformer] = list(before)
     frame = _as_read(stages, frame, words)
     for stage in stages:

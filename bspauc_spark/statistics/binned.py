@@ -42,6 +42,12 @@ def _keys(scores: ScoreArray) -> Keys:
     return np.where(bits & _SIGN, ~bits, bits | _SIGN)
 
 
+def bins_of(scores: ScoreArray) -> Bins:
+    """The bin of each score."""
+    found: Bins = (_keys(scores) >> _SHIFT).astype(np.int32)
+    return found
+
+
 def _of_keys(keys: Keys) -> ScoreArray:
     return np.where(keys & _SIGN, keys & ~_SIGN, ~keys).astype(np.uint32).view(np.float32)
 

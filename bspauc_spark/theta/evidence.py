@@ -92,8 +92,8 @@ def _mean_and_error(of_positives: FloatArray, of_negatives: FloatArray) -> tuple
     return float(of_positives.mean()), float(error)
 
 
-def told(found: FloatArray) -> str:
-    """A verdict in words."""
+def told(found: FloatArray, used: bool) -> str:
+    """A verdict in words, and whether the selection is ``used``."""
     if not found.any():
         return "All rows are kept: no labels were seen to be wrong."
     auc, auc_error, youden, youden_error = found.tolist()
@@ -101,6 +101,6 @@ def told(found: FloatArray) -> str:
         f"the AUC changes by {auc:+.4f} ± {auc_error:.4f} and the largest difference of true and false positive rates "
         f"by {youden:+.4f} ± {youden_error:.4f}, against labels as given, on rows not learned from"
     )
-    if pays(found):
+    if used:
         return f"The selection of rows is used: with it {gains}."
     return f"All rows are kept, since leaving rows out does not clearly pay: with it {gains}."

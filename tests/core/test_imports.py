@@ -13,7 +13,7 @@ MODULES = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path
 ORDER = (
     *("version", "errors", "liveness", "arrays", "schema", "statistics", "selection", "noise"),
     *("spark.session", "spark.compat", "rows", "theta", "baselines", "cluster", "results", "loop", "algorithm"),
-    *("saved", "scorer", "spark", "serving", "model", "flavor", "estimator", "reproduction", "command_line"),
+    *("saved", "scorer", "spark", "serving", "model", "flavor", "estimator", "around", "reproduction", "command_line"),
 )
 
 

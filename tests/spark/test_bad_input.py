@@ -14,13 +14,15 @@ from typing import Any
 import numpy as np
 import pytest
 from pyspark.errors import PythonException
+from pyspark.ml.classification import LinearSVC, LogisticRegression
 from pyspark.ml.linalg import SparseVector, Vectors, VectorUDT
+from pyspark.ml.regression import LinearRegression
 from pyspark.mllib.linalg import Vectors as OldVectors
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
-from bspauc_spark import BSPAUCClassifier, BSPAUCModel
+from bspauc_spark import BSPAUCClassifier, BSPAUCModel, SelfPacedClassifier, SelfPacedModel
 from bspauc_spark.errors import BSPAUCError
 from bspauc_spark.rows import staging
 from tests.helpers.fits import FAST, noisy_moons
@@ -98,6 +100,16 @@ def transform(change: Callable[[DataFrame], DataFrame]) -> Callable[[Bench], Any
 
 def audit(change: Callable[[DataFrame], DataFrame]) -> Callable[[Bench], Any]:
     return lambda bench: bench.model.audit(change(bench.good())).collect()
+
+
+def around(change: Callable[[DataFrame], DataFrame] = lambda frame: frame, **params: Any) -> Callable[[Bench], Any]:
+    """A fit around another classifier."""
+
+    def run(bench: Bench) -> Any:
+        given = {name: [LinearSVC()] if value == [] else value for name, value in params.items()}
+        return SelfPacedClassifier(classifier=LogisticRegression(), **given).fit(change(bench.good()))
+
+    return run
 
 
 def misplaced(size: int) -> Callable[[Bench], Any]:
@@ -225,6 +237,18 @@ REFUSED: dict[str, Callable[[Bench], Any]] = {
     "no model at the path": lambda _: BSPAUCModel.load("not/there"),
     "no local model at the path": lambda _: BSPAUCModel.loadLocal("not/there"),
     "a URI where a local path is needed": lambda bench: bench.model.saveLocal("s3://bucket/model"),
+    "a class instead of a classifier": lambda _: SelfPacedClassifier(classifier=LinearSVC),  # type: ignore[arg-type]
+    "a fitted model instead of a classifier": lambda bench: SelfPacedClassifier(classifier=bench.model),  # type: ignore[arg-type]
+    "a regressor": lambda _: SelfPacedClassifier(classifier=LinearRegression()),
+    "an empty list of classifiers": lambda _: SelfPacedClassifier(classifiers=[]),
+    "one classifier and several": around(classifiers=[]),
+    "two folds": around(folds=2),
+    "labels other than 0 and 1": around(column("label", "label + 1")),
+    "a classifier without labels": around(column("label", "nullif(label, 1D)")),
+    "a classifier with labels of one kind": around(column("label", "1D")),
+    "a column of folds that is not there": around(foldCol="nope"),
+    "a column of two folds": around(column("fold", "int(label)"), foldCol="fold"),
+    "a self-paced model that was not fitted": lambda bench: SelfPacedModel().transform(bench.good()),
 }
 
 

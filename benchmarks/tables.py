@@ -1,4 +1,4 @@
-"""Test AUC on real tables that nobody tuned to, with right and with wrong labels: BSPAUC, its twin, and four rivals.
+"""Test AUC on real tables that nobody tuned to, with right and with wrong labels: BSPAUC, its twin, and five rivals.
 
 Beside them is ``SelfPacedClassifier``'s loop around two of the rivals, and its blend of these and BSPAUC.
 
@@ -22,6 +22,7 @@ choosing half of the tables, and quote the reporting half.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 import time
@@ -124,6 +125,22 @@ def xgboost(**settings: Any) -> Learner:
     return scores
 
 
+def xgboost_tuned(data: Split, seed: int) -> Any:
+    """Depth, weight and rounds by the AUC on a quarter of the rows, held back with their labels as given; then all."""
+    from xgboost import XGBClassifier
+
+    fit, held = train_test_split(np.arange(len(data.label)), test_size=0.25, stratify=data.label, random_state=seed)
+    common = {"learning_rate": 0.05, "subsample": 0.8, "colsample_bytree": 0.8, "random_state": seed, "n_jobs": 1}
+    found = []
+    for depth, weight in itertools.product((2, 4, 6, 9), (1, 10)):
+        shape = {"max_depth": depth, "min_child_weight": weight, **common}
+        trees = XGBClassifier(n_estimators=400, eval_metric="auc", early_stopping_rounds=30, **shape)
+        trees.fit(data.x[fit], data.label[fit], eval_set=[(data.x[held], data.label[held])], verbose=False)
+        found.append((trees.best_score, {**shape, "n_estimators": trees.best_iteration + 1}))
+    best = max(found, key=lambda one: one[0])[1]
+    return XGBClassifier(**best).fit(data.x, data.label).predict_proba(data.x_test)[:, 1]
+
+
 REGULARISED = {
     "n_estimators": 300,
     "learning_rate": 0.05,
@@ -147,6 +164,7 @@ def learners(params: dict[str, Any]) -> dict[str, Learner]:
         TWIN: ours(**{**params, "selfPaced": False}),
         "xgboost": xgboost(),
         "xgboost-regularised": xgboost(**REGULARISED),
+        "xgboost-tuned": xgboost_tuned,
         "forest": forest,
         "logistic": logistic,
         "self-paced-xgboost": self_paced(trees),

@@ -17,8 +17,10 @@ _LEAST_SHARE = 0.3
 _SURE = 3.0
 
 
-def shares(positives: FloatArray, negatives: FloatArray) -> FloatArray:
+def shares(positives: FloatArray, negatives: FloatArray, prior: FloatArray | None = None) -> FloatArray:
     """What share each of several networks gets; its scores of rows of both classes are a row of each array.
+
+    The ``prior`` says what each one counts for where nothing tells them apart.
 
     A network whose AUC is behind the best one's by less than chance explains counts as much as that one; one that is
     clearly behind counts for nothing. So many rows choose, and few rows average. Both AUCs are of the same rows, and
@@ -33,7 +35,9 @@ def shares(positives: FloatArray, negatives: FloatArray) -> FloatArray:
         behind = more.mean()
         error = np.sqrt(more.var() / len(more) + less.var() / len(less))
         weights.append(np.exp(-0.5 * (behind / (_ERRORS * error)) ** 2) if error > 0 else float(behind <= 0))
-    found = np.array(weights) / np.sum(weights)
+    found = np.array(weights) * (1.0 if prior is None else prior)
+    if not found.any():
+        found = np.array(weights)
     # What counts for next to nothing costs as much time as the others when rows are scored.
     found[found < _LEAST_SHARE * found.max()] = 0.0
     kept: FloatArray = found / found.sum()

@@ -18,11 +18,23 @@ from bspauc_spark.arrays import FloatArray
 
 DECAYS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 """What θ is pulled to 0 by, as so many rows would: from one that follows single rows to one that follows averages."""
+_USUAL, _DECADES, _LINE = 1.0, 0.8, 0.3
 _ROWS = 4096
 # Of the mean variance of a feature, so that rounding cannot make a matrix singular.
 _LEAST = 1e-5
 # Directions in which landmarks differ less than this part of the largest difference are rounding.
 _SINGULAR = 1e-5
+
+
+def prior(decays: Sequence[float], kinds: int) -> FloatArray:
+    """What each candidate counts for before there is evidence: kinds × decays, of which the first kind is the line.
+
+    A decay far from 1 is as rarely the best one as a normal distribution has it, and so is a line alone.
+    """
+    away = np.log10(np.maximum(decays, 1e-9) / _USUAL) / _DECADES
+    by_decay = np.exp(-0.5 * away**2) if len(decays) > 1 else np.ones(1)
+    found: FloatArray = np.outer(np.r_[_LINE, np.ones(kinds - 1)], by_decay).ravel()
+    return found
 
 
 def sums(features: Tensor, labels: Tensor, weights: Tensor, folds: Tensor, count: int) -> Tensor:

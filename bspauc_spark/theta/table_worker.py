@@ -23,7 +23,7 @@ from bspauc_spark.theta.group import Group
 from bspauc_spark.theta.inputs import as_dense
 from bspauc_spark.theta.networks import NetworkSpec
 from bspauc_spark.theta.optimizers import TrainingSettings
-from bspauc_spark.theta.ridge import DECAYS, pair_scale, solve, sums, whitening
+from bspauc_spark.theta.ridge import DECAYS, pair_scale, prior, solve, sums, whitening
 from bspauc_spark.theta.sample import in_sample
 from bspauc_spark.theta.state import State
 from bspauc_spark.theta.table import TableNetwork, check_landmarks
@@ -330,7 +330,8 @@ class TableWorker(Worker):
             # Nothing tells which one to believe.
             return np.where(np.arange(len(s)) >= len(s) - of_all, 1.0 / of_all, 0.0), np.zeros(4)
         kinds = [slice(0, of_all), slice(of_all, None)][: len(s) // of_all]
-        own = [evidence.shares(s[kind], r[kind]) for kind in kinds]
+        usual = prior(self._decays, len(self._sampled().features))
+        own = [evidence.shares(s[kind], r[kind], usual) for kind in kinds]
         none = np.zeros(of_all)
         if len(own) == 1:
             return own[0], np.zeros(4)

@@ -357,7 +357,7 @@ def test_an_audit_needs_the_models_of_the_folds(flipped: DataFrame) -> None:
     ("params", "message"),
     [
         ({"classifier": LinearRegression}, "not the class LinearRegression. Call it"),
-        ({"classifier": "forest"}, r"must be a Spark ML classifier, not a builtins.str"),
+        ({"classifier": "forest"}, r"must be a Spark ML classifier, such as .* not a builtins.str"),
         ({"classifiers": []}, "must be a list of one Spark ML classifier or more"),
         ({"folds": 2}, "folds must be a whole number from 3 to 10"),
     ],

@@ -2,10 +2,10 @@
 
     python -m benchmarks.growth [--rows 20000,100000] [--seeds 0,1] [--param name=value …]
 
-Rows have 20 features: skewed numbers, numbers that act together, three categories as numbers, and some that mean nothing.
-The log odds of a label are a function of them; some 2 % of the rows are positive, and labels are right. The best possible
-AUC is that of the log odds. Both learners run in one thread, one after the other; the last column is the ratio of their
-seconds.
+Rows have 20 features: skewed numbers, numbers that act together, three categories as numbers, and some that mean
+nothing. The log odds of a label are a function of them; some 2 % of the rows are positive, and labels are right. The
+best possible AUC is that of the log odds. Both learners run in one thread, one after the other; the last column is the
+ratio of their seconds.
 """
 
 from __future__ import annotations

@@ -192,8 +192,7 @@ class SelfPacedClassifier(Estimator[SelfPacedModel], SelfPacedParams, MLReadable
             else:
                 with self_paced(side, AutomaticPace(None, 1, nu=1.0)) as found:
                     model = self._finish(side, found, values, width)
-            assert model._summary is not None
-            object.__setattr__(model._summary, "seconds", time.perf_counter() - start)
+            model._summary = replace(model.summary, seconds=time.perf_counter() - start)
         model._resetUid(self.uid)
         copied: SelfPacedModel = self._copyValues(model)
         return copied._set(**columns)

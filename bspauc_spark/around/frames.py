@@ -254,7 +254,7 @@ class FrameScores:
 
 
 def _is_bad(score: Column) -> Column:
-    return sf.isnan(score) | (sf.abs(score) == float("inf")) | (score.isNull() & sf.lit(False))
+    return sf.isnan(score) | (sf.abs(score) == float("inf"))
 
 
 def _matrix(column: pa.ChunkedArray, learners: int) -> Float32Array:

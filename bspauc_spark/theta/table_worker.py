@@ -263,7 +263,8 @@ class TableWorker(Worker):
         weights = np.concatenate([self._weights[kind][index] for kind, index in sample.index.items()])
         same = self._solved is not None and np.array_equal(weights, self._solved)
         if bool(self.group.counts(int(not same)).sum() == 0):
-            # Nothing is to be found that is not known.
+            # Nothing is to be found that is not known, and the last scores stand.
+            self.score_seconds = 0.0
             return
         self._solved = weights
         if self._all is None:
@@ -272,6 +273,7 @@ class TableWorker(Worker):
         candidates = [self._all, self._candidates(weights)] if left_out else [self._all]
         shares, verdict, deviations, line = self._judged(candidates, weights)
         if not shares.any():
+            self.score_seconds = 0.0
             return
         network = self.theta.network
         network.coefficients.zero_()

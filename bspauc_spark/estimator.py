@@ -43,9 +43,10 @@ from bspauc_spark.selection import Selection
 from bspauc_spark.selection.solution import solve_again
 from bspauc_spark.spark import plan
 from bspauc_spark.spark.accessors import Accessors
-from bspauc_spark.spark.params import check_together, learning_params, optional
+from bspauc_spark.spark.params import learning_params, optional
 from bspauc_spark.spark.persistence import StageReader
 from bspauc_spark.spark.session import shares_disks
+from bspauc_spark.spark.together import check_together
 from bspauc_spark.theta.device import choose_device
 from bspauc_spark.theta.evidence import pays, told
 from bspauc_spark.theta.networks import NetworkSpec

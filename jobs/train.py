@@ -32,7 +32,8 @@ from pyspark.sql import functions as sf
 from bspauc_spark import BSPAUCClassifier, BSPAUCModel
 from bspauc_spark.command_line import cli, features, learners, outputs, tables
 from bspauc_spark.loop.checkpoint import Checkpoints
-from bspauc_spark.spark.params import automatic_inputs, check_together
+from bspauc_spark.spark.params import automatic_inputs
+from bspauc_spark.spark.together import check_together
 
 
 def main() -> int:

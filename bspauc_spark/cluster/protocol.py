@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from bspauc_spark.selection import Selection
+from bspauc_spark.theta.block import BlockReport
 from bspauc_spark.theta.scores import Scores
 from bspauc_spark.theta.state import State
-from bspauc_spark.theta.worker import BlockReport
 
 
 class Workers(Protocol):

@@ -16,9 +16,9 @@ from bspauc_spark.cluster.mailbox import Message
 from bspauc_spark.errors import DivergedError, WorkerError
 from bspauc_spark.selection import Selection
 from bspauc_spark.statistics.binned import Bins, Contents, Histogram
+from bspauc_spark.theta.block import BlockReport
 from bspauc_spark.theta.scores import Scores
 from bspauc_spark.theta.state import State, averaged, draws_of, with_draws
-from bspauc_spark.theta.worker import BlockReport
 
 logger = logging.getLogger("bspauc_spark")
 

@@ -13,8 +13,8 @@ from bspauc_spark.results.history import Block, Round
 from bspauc_spark.selection import Selection
 from bspauc_spark.statistics import pair_sum
 from bspauc_spark.statistics.binned import sharpen
+from bspauc_spark.theta.block import BlockReport
 from bspauc_spark.theta.pairs import refuse_explosion
-from bspauc_spark.theta.worker import BlockReport
 
 logger = logging.getLogger("bspauc_spark")
 

@@ -10,8 +10,8 @@ from typing import Any
 from bspauc_spark.schema import maybe, real, record, whole
 from bspauc_spark.selection import Selection
 from bspauc_spark.statistics.binned import auc
+from bspauc_spark.theta.block import BlockReport
 from bspauc_spark.theta.scores import Scores
-from bspauc_spark.theta.worker import BlockReport
 
 
 @dataclass(frozen=True)

@@ -156,14 +156,10 @@ def estimate_label_noise(pos: OrderedScores, neg: OrderedScores, guess: bool = F
     wrong = [1.0, 1.0]
     for scale, most_rise in ((center, FLAT_BY_SCORE), (_order(p_count, n_count), FLAT_BY_ORDER)):
         slope, _, *rates = _fit_logistic(scale, p_count, n_count, NONE, most)
-        seen = (
-            low.rises_by_at_most(most_rise, scale, slope),
-            high.rises_by_at_most(most_rise, -scale[::-1], slope),
-        )
+        ends = ((low, scale), (high, -scale[::-1]))
+        seen = [guess or end.rises_by_at_most(most_rise, along, slope) for end, along in ends]
         shares = _wrong_shares(rates[0], rates[1], positive_share)
-        wrong = [
-            min(known, share) if flat or guess else 0.0 for known, share, flat in zip(wrong, shares, seen, strict=True)
-        ]
+        wrong = [min(known, share) if flat else 0.0 for known, share, flat in zip(wrong, shares, seen, strict=True)]
     e0, e1 = _rates(wrong[0], wrong[1], positive_share)
     slope, intercept, e0, e1 = _fit_logistic(center, p_count, n_count, (e0, e1), (e0, e1))
 

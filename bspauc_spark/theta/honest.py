@@ -52,6 +52,11 @@ class Judges:
         self.fold = {kind: folds_by(some, spec.members) for kind, some in keys.items()}
         self.witness = witnesses(keys[NEGATIVES], group)
 
+    @classmethod
+    def of(cls, rows: Mapping[str, Rows], spec: NetworkSpec, group: Group) -> Judges | None:
+        """Who judges these rows, if θ has members."""
+        return cls(rows, spec, group) if spec.members else None
+
     def learned(self, kind: str, index: IntArray) -> npt.NDArray[np.bool_]:
         """Whether each member learns from the rows at ``index``: rows × members."""
         mask: npt.NDArray[np.bool_] = self.fold[kind][index, None] != np.arange(self.members)

@@ -20,6 +20,7 @@ from bspauc_spark.selection import Selection
 from bspauc_spark.theta import evidence
 from bspauc_spark.theta.find_inputs import find_inputs
 from bspauc_spark.theta.group import Group
+from bspauc_spark.theta.honest import Judges
 from bspauc_spark.theta.inputs import as_dense
 from bspauc_spark.theta.networks import NetworkSpec
 from bspauc_spark.theta.optimizers import TrainingSettings
@@ -28,7 +29,7 @@ from bspauc_spark.theta.sample import in_sample
 from bspauc_spark.theta.state import State
 from bspauc_spark.theta.table import TableNetwork, check_landmarks
 from bspauc_spark.theta.theta import copies
-from bspauc_spark.theta.worker import Worker, make_judges
+from bspauc_spark.theta.worker import Worker
 
 # Of each class, from which θ is solved and by which its candidates are weighed; all workers together.
 _MOST_ROWS = 20_000
@@ -106,7 +107,7 @@ class TableWorker(Worker):
         network = TableNetwork(spec, inputs)
         network.add_module("inputs", inputs)
         network.to(self._device)
-        self._judges = make_judges(rows, spec, self.group)
+        self._judges = Judges.of(rows, spec, self.group)
         self.theta = TableTheta(network)
         self._start()
         network.set_landmarks(self._landmarks(rows, network, draw))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from bspauc_spark.rows.rows import Batch, Rows, concat, to_device
 from bspauc_spark.selection import Selection
 from bspauc_spark.statistics import OrderedScores, pair_sum
 from bspauc_spark.statistics.binned import Bins, Contents, Histogram, ordered
+from bspauc_spark.theta.block import BlockReport, KeptScores
 from bspauc_spark.theta.device import place_rows
 from bspauc_spark.theta.find_inputs import find_inputs, used_columns
 from bspauc_spark.theta.group import Alone, Group
@@ -40,24 +40,6 @@ from bspauc_spark.theta.theta import Theta, copies
 _STEPS_PER_DRAW = 64
 
 
-@dataclass(frozen=True)
-class KeptScores:
-    """New scores of the rows a θ block was trained on, by the weight they had: 1, or the threshold's ``φ``."""
-
-    full: Float32Array
-    partial: Float32Array
-
-
-@dataclass(frozen=True)
-class BlockReport:
-    """What a θ block gave: ``Σ v_i u_j ξ_ij`` and ``Ω(θ)`` at the new θ."""
-
-    pair_sum: float
-    penalty: float
-    learned: tuple[float, float] | None = None
-    """Of members: their mean pair loss on rows that they learn from, before and after; the sum is of honest scores."""
-
-
 class Worker:
     """θ, its optimizer and average, the rows of both classes, and the scores of the last pass.
 
@@ -76,7 +58,7 @@ class Worker:
         dense = spec.kind == "kernel" or isinstance(inputs, DenseInputs)
         columns = None if dense else used_columns(rows, self.group)
         self.theta = Theta(spec, settings, columns, init >> 1, inputs)
-        self._judges = make_judges(rows, spec, self.group)
+        self._judges = Judges.of(rows, spec, self.group)
         self._start()
 
     def _prepare(self, rows: Mapping[str, Rows], settings: TrainingSettings, group: Group | None) -> None:
@@ -366,8 +348,3 @@ class Worker:
 
 def _size(part: Float32Array | Histogram) -> int:
     return len(part.bins) if isinstance(part, Histogram) else len(part)
-
-
-def make_judges(rows: Mapping[str, Rows], spec: NetworkSpec, group: Group) -> Judges | None:
-    """Who judges these rows, if θ has members."""
-    return Judges(rows, spec, group) if spec.members else None

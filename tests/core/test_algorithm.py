@@ -20,10 +20,11 @@ from bspauc_spark.selection import Selection, solve
 from bspauc_spark.selection.pace import AutomaticPace, EveryRow, ExplicitPace, FractionPace
 from bspauc_spark.statistics.binned import BinnedScores
 from bspauc_spark.theta import worker
+from bspauc_spark.theta.block import BlockReport
 from bspauc_spark.theta.networks import LayeredNetwork, NetworkSpec
 from bspauc_spark.theta.optimizers import TrainingSettings
 from bspauc_spark.theta.scoring import one_thread
-from bspauc_spark.theta.worker import BlockReport, Worker
+from bspauc_spark.theta.worker import Worker
 from tests.helpers.rows import as_rows
 from tests.helpers.teams import SETTINGS, workers
 

@@ -24,7 +24,7 @@ from bspauc_spark.rows.shards import Shards
 from bspauc_spark.rows.staging import StagedData
 from bspauc_spark.scorer import Scorer
 from bspauc_spark.spark import plan
-from bspauc_spark.spark.params import check_together
+from bspauc_spark.spark.together import check_together
 from bspauc_spark.theta.scoring import one_thread
 from bspauc_spark.theta.workers import make_worker
 from tests.helpers.random_params import PARAMS, SPECIAL, choice

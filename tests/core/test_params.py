@@ -15,7 +15,7 @@ from pyspark.ml.tuning import ParamGridBuilder
 from bspauc_spark import BSPAUCClassifier, BSPAUCModel
 from bspauc_spark.errors import InvalidParamError
 from bspauc_spark.spark.converters import declared
-from bspauc_spark.spark.params import check_together
+from bspauc_spark.spark.together import check_together
 
 NUMBERS = (True, "1", None, math.nan, math.inf, -math.inf, [1.0], {}, b"1", 10**400, np.array([1.0, 2.0]))
 WHOLE = (*NUMBERS, 1.5, -1, 2**41)

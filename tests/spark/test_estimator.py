@@ -23,7 +23,8 @@ from bspauc_spark.results.summary import TrainingSummary
 from bspauc_spark.rows.staging import StagedData
 from bspauc_spark.selection import Selection
 from bspauc_spark.theta import cuda
-from bspauc_spark.theta.worker import BlockReport, Worker
+from bspauc_spark.theta.block import BlockReport
+from bspauc_spark.theta.worker import Worker
 from tests.helpers.fits import FAST, noisy_moons
 from tests.helpers.paces import before_each_round
 

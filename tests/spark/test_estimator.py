@@ -198,7 +198,7 @@ def test_pipeline_fits_saves_loads_and_predicts_the_same(spark: SparkSession, tm
 
 @pytest.mark.thorough
 def test_cross_validator_tunes_nu_and_pace_end_also_in_parallel(moons: DataFrame) -> None:
-    estimator = BSPAUCClassifier(rounds=2, verbose=False)
+    estimator = BSPAUCClassifier(**FAST)
     grid = ParamGridBuilder().addGrid(estimator.nu, [0.5, 2.0]).addGrid(estimator.paceEnd, [0.6, 0.9]).build()
     metrics = []
     for parallelism in (1, 4):

@@ -17,14 +17,15 @@ from pyspark.ml.param.shared import (
 )
 
 from bspauc_spark.around.keys import LEAST_FOLDS, MOST_FOLDS
-from bspauc_spark.errors import InvalidParamError
-from bspauc_spark.spark.converters import CheckedParam, anything, column, declared, flag, integer, number
+from bspauc_spark.spark.converters import CheckedParam, CheckedParams, anything, column, flag, integer, number
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    pass
 
 
-class SelfPacedModelParams(HasFeaturesCol, HasLabelCol, HasPredictionCol, HasRawPredictionCol, HasProbabilityCol):
+class SelfPacedModelParams(
+    CheckedParams, HasFeaturesCol, HasLabelCol, HasPredictionCol, HasRawPredictionCol, HasProbabilityCol
+):
     """Params that the fitted model uses too."""
 
     featuresCol = column("features column name; unset: the classifier's", default="features")
@@ -46,25 +47,6 @@ class SelfPacedModelParams(HasFeaturesCol, HasLabelCol, HasPredictionCol, HasRaw
         default=0.5,
         learning=False,
     )
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        defaults = {name: param.default for name, param in declared(type(self)).items()}
-        self._setDefault(**{name: value for name, value in defaults.items() if value is not None})
-
-    def _set(self, **values: Any) -> Self:
-        """Set Params by name, also where ``copy`` is given values."""
-        for name, value in values.items():
-            if not self.hasParam(name):
-                raise InvalidParamError(f"{type(self).__name__} has no Param {name!r}. explainParams() lists them.")
-            if value is None:
-                raise InvalidParamError(f"{name} cannot be None. Leave it out, or unset it by clear().")
-        return super()._set(**values)
-
-    def set(self, param: Param[Any], value: Any) -> None:
-        """Set a Param; Spark's own would turn our error into one of its own."""
-        self._shouldOwn(param)
-        self._set(**{param.name: value})
 
     def getFoldCol(self) -> str | None:
         """Value of ``foldCol``; None: folds are by a hash of the features."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -23,7 +24,7 @@ _KNOWN = ("pyspark.ml.", "bspauc_spark.", "xgboost.spark.", "synapse.ml.")
 _INSIDE = ("classifier", "classifiers")
 
 
-class _Writer(persistence.ModelWriter):
+class _Writer(persistence.ModelWriter, ABC):
     """Writes a stage with other stages in it; with ``overwrite``, what is there goes when the new one is complete."""
 
     def __init__(self, stage: Any) -> None:
@@ -40,11 +41,13 @@ class _Writer(persistence.ModelWriter):
         params = {p.name: value for p, value in self._stage._paramMap.items() if p.name not in _INSIDE}
         DefaultParamsWriter.saveMetadata(self._stage, path, spark, extraMetadata=self._extra(), paramMap=params)
 
+    @abstractmethod
     def _stages(self) -> Iterator[tuple[str, Any]]:
-        raise NotImplementedError
+        """The stages inside, by the name of their folder."""
 
+    @abstractmethod
     def _extra(self) -> dict[str, Any]:
-        raise NotImplementedError
+        """What the metadata hold beside the Params."""
 
 
 class EstimatorWriter(_Writer):

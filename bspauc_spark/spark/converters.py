@@ -6,12 +6,15 @@ import math
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from pyspark.ml.param import Param, Params, TypeConverters
 
 from bspauc_spark.errors import InvalidParamError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 T = TypeVar("T")
 
@@ -47,6 +50,29 @@ def declared(stage: type[Params]) -> dict[str, CheckedParam[Any]]:
     """The Params that a class and those above it declare, by name."""
     found = (one for kind in reversed(stage.__mro__) for one in vars(kind).values())
     return {one.name: one for one in found if isinstance(one, CheckedParam)}
+
+
+class CheckedParams(Params):
+    """What has such Params: their defaults, and errors of ours for names and values."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        defaults = {name: param.default for name, param in declared(type(self)).items()}
+        self._setDefault(**{name: value for name, value in defaults.items() if value is not None})
+
+    def _set(self, **values: Any) -> Self:
+        """Set Params by name, also where ``copy`` is given values."""
+        for name, value in values.items():
+            if not self.hasParam(name):
+                raise InvalidParamError(f"{type(self).__name__} has no Param {name!r}. explainParams() lists them.")
+            if value is None:
+                raise InvalidParamError(f"{name} cannot be None. Leave it out, or unset it by clear().")
+        return super()._set(**values)
+
+    def set(self, param: Param[Any], value: Any) -> None:
+        """Set a Param; Spark's own would turn our error into one of its own."""
+        self._shouldOwn(param)
+        self._set(**{param.name: value})
 
 
 def _convert_and_check(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from pyspark.ml.param import Param, TypeConverters
+from pyspark.ml.param import TypeConverters
 from pyspark.ml.param.shared import (
     HasFeaturesCol,
     HasLabelCol,
@@ -16,9 +16,9 @@ from pyspark.ml.param.shared import (
     HasValidationIndicatorCol,
 )
 
-from bspauc_spark.errors import InvalidParamError
 from bspauc_spark.spark.converters import (
     CheckedParam,
+    CheckedParams,
     anything,
     choice,
     column,
@@ -32,7 +32,7 @@ from bspauc_spark.spark.converters import (
 from bspauc_spark.theta.networks import MOST_FOLDS, MOST_LAYERS
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    pass
 
 # Of λ, μ, ν: their products must be finite. Of η and τ: θ and the optimizers count in float32.
 LARGEST, LARGEST_RATE = 1e30, 1e6
@@ -48,7 +48,9 @@ def _can_be_width(value: float | str) -> bool:
     return isinstance(value, str) or 1e-30 <= value <= 1e30
 
 
-class BSPAUCModelParams(HasFeaturesCol, HasLabelCol, HasPredictionCol, HasRawPredictionCol, HasProbabilityCol):
+class BSPAUCModelParams(
+    CheckedParams, HasFeaturesCol, HasLabelCol, HasPredictionCol, HasRawPredictionCol, HasProbabilityCol
+):
     """Params that the fitted model uses too."""
 
     # Spark's own, checked as ours are.
@@ -65,25 +67,6 @@ class BSPAUCModelParams(HasFeaturesCol, HasLabelCol, HasPredictionCol, HasRawPre
         -math.inf,
         learning=False,
     )
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        defaults = {name: param.default for name, param in declared(type(self)).items()}
-        self._setDefault(**{name: value for name, value in defaults.items() if value is not None})
-
-    def _set(self, **values: Any) -> Self:
-        """Set Params by name, also where ``copy`` is given values."""
-        for name, value in values.items():
-            if not self.hasParam(name):
-                raise InvalidParamError(f"{type(self).__name__} has no Param {name!r}. explainParams() lists them.")
-            if value is None:
-                raise InvalidParamError(f"{name} cannot be None. Leave it out, or unset it by clear().")
-        return super()._set(**values)
-
-    def set(self, param: Param[Any], value: Any) -> None:
-        """Set a Param; Spark's own would turn our error into one of its own."""
-        self._shouldOwn(param)
-        self._set(**{param.name: value})
 
     def _outputs(self) -> dict[str, str]:
         """The columns that a model adds, by their Params."""
